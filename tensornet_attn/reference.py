@@ -53,7 +53,7 @@ class ReferenceRun:
         """The size at run time. A relative leg without a maximum distance runs from 1 - n to m - 1."""
         if self.graph.leg[leg].sequence:
             return self.lengths[leg]
-        return self.graph.leg[leg].size or max(sum(self.lengths[side] for side in self.pair) - 1, 0)
+        return self.graph.size_of(leg) or max(sum(self.lengths[side] for side in self.pair) - 1, 0)
 
     def sizes(self, legs: Legs) -> list[int]:
         return [self.size(leg) for leg in legs]
@@ -71,7 +71,7 @@ class ReferenceRun:
     @property
     def pair(self) -> tuple[str, str]:
         """The legs of query and key; "None" for one that the design lacks."""
-        return str(self.graph.query), str(self.graph.key)
+        return self.graph.query, str(self.graph.key)
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -106,7 +106,7 @@ class ReferenceRun:
 
     def in_single(self, step: Step) -> ReferenceRun:
         """The run with the inputs and the operands of a step in single precision."""
-        names = {tensor.name for tensor in self.graph.of_role("input")} | {use.name for use in step.op.uses}
+        names = {tensor.name for tensor in self.graph.of_role("input")} | step.reads
         values = {name: self.values[name] for name in names}
         return replace(self, values={name: x.float() if x.is_floating_point() else x for name, x in values.items()})
 
@@ -122,7 +122,7 @@ class ReferenceRun:
 
     def masked(self, step: Step, scale: float = 1) -> tuple[Tensor, Tensor, Legs, int]:
         """scale * operand plus the float mask, its visible entries (boolean), its legs, and the axis of the box."""
-        use = box_of(step).operand("of")
+        use = box_of(step).of
         value, keep = scale * self.values[use.name], visible(self, step)
         if self.mask is not None and self.graph.masked(step) and self.graph.query in use.legs:
             mask = run_time_mask(self, self.mask, step)
@@ -279,8 +279,7 @@ def slopes(heads: int) -> list[float]:
 def contraction(run: ReferenceRun, step: Step) -> Tensor:
     """A sum of products, [batch..., legs as written]; a term is broadcast along the result legs that it lacks."""
     total = torch.zeros(run.sizes(step.legs), device=run.device, dtype=run.dtype)
-    assert step.contraction is not None
-    for term in step.contraction.terms:
+    for term in step.terms:
         total = total + product(run, term, step.legs)
     return total
 
@@ -326,13 +325,13 @@ def einsum(factors: list[tuple[Tensor, Legs]], legs: Legs) -> tuple[Tensor, Legs
 def check_masks(run: ReferenceRun) -> None:
     """Raises InputError if the mask of the call does not fit a box."""
     for step in run.graph.steps if run.mask is not None else ():
-        if run.mask is not None and run.graph.masked(step) and run.graph.query in box_of(step).operand("of").legs:
+        if run.mask is not None and run.graph.masked(step) and run.graph.query in box_of(step).of.legs:
             run_time_mask(run, run.mask, step)
 
 
 def visible(run: ReferenceRun, step: Step) -> Tensor:
     """The visible entries of a box's operand, by the design's and the call's masks: boolean, [batch..., legs]."""
-    legs = box_of(step).operand("of").legs
+    legs = box_of(step).of.legs
     if not run.graph.masked(step):
         return torch.ones(run.sizes(legs), device=run.device, dtype=torch.bool)
     return seen_by(run, visible_to(run.graph, step), legs)
@@ -376,7 +375,7 @@ def pattern(run: ReferenceRun, mask: Function) -> Tensor:
 
 def run_time_mask(run: ReferenceRun, mask: Tensor, step: Step) -> Tensor:
     """The mask of the call, [batch..., legs of the box], with size 1 on the legs that it lacks."""
-    legs, kind, batch, pair = box_of(step).operand("of").legs, box_of(step).kind, len(run.batch), run.pair
+    legs, kind, batch, pair = box_of(step).of.legs, box_of(step).kind, len(run.batch), run.pair
     others = tuple(leg for leg in legs if leg not in pair)
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
         raise InputError(f"mask has dtype {mask.dtype}; give a boolean mask (true = visible) or a float mask (added).")

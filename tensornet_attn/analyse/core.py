@@ -93,7 +93,7 @@ def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
     rows = [leg for leg in box.legs if leg not in positional]
     columns = list(dict.fromkeys(leg for use in sides for leg in use.legs if _name(leg) not in positional))
     factors = [(values[use.name].double(), use.legs) for use in core]
-    return _assembled(factors, rows, columns, {leg: graph.leg[_name(leg)].size or 0 for leg in (*rows, *columns)})
+    return _assembled(factors, rows, columns, {leg: graph.size_of(_name(leg)) or 0 for leg in (*rows, *columns)})
 
 
 def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], columns: list[str], size: Any) -> Tensor:
@@ -147,7 +147,7 @@ def values_without_positions(module: CompiledDesign, names: list[str]) -> dict[s
     graph = module.plan.graph
     lengths = {leg.name: 1 for leg in graph.legs if leg.sequence}
     inputs = tuple(
-        torch.zeros([lengths.get(leg) or graph.leg[leg].size or 1 for leg in tensor.legs], dtype=torch.float64)
+        torch.zeros([lengths.get(leg) or graph.size_of(leg) or 1 for leg in tensor.legs], dtype=torch.float64)
         for tensor in graph.of_role("input")
     )
     tensors = {name: tensor.detach().double().cpu() for name, tensor in leaves(module, inputs, None).items()}
@@ -179,7 +179,7 @@ def products(graph: Graph, use: Use, numbers: Iterator[int] | None = None) -> li
     names = dict(zip(score.step.legs, use.legs, strict=True))
     if isinstance(score, MappedScores | Reduce):
         return _of_box(graph, score, names, numbers)
-    terms = [_renamed(term.factors, names, numbers) for term in score.step.contraction.terms]  # type: ignore[union-attr]
+    terms = [_renamed(term.factors, names, numbers) for term in score.step.terms]
     return [product for factors in terms for product in _of_term(graph, score.step, factors, set(use.legs), numbers)]
 
 

@@ -17,8 +17,9 @@ from tensornet_attn.graph.attention import attentions, behind, readers_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import sums
 from tensornet_attn.ir import arithmetic
+from tensornet_attn.ir.steps import without
 from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 from tensornet_attn.ops.operation import aligned
 from tensornet_attn.ops.topk import groups_of
 from tensornet_attn.rewrite.reads import read_of
@@ -63,7 +64,7 @@ def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
         divisors = tuple(use for use in read.rest if graph.query in use.legs)
         factors = (*read.query, *read.key, *read.mix, *divisors)
         all_legs = dict.fromkeys(leg for use in factors for leg in use.legs)
-        legs = tuple(leg for leg in all_legs if leg not in read.features)
+        legs = without(all_legs, *read.features)
         scores, name = Use(f"{box.name}.map.of", legs), f"{box.name}.map"
         keep = replace(box.box, kind="keep", numbers=(), operands=(("of", scores),))
         implied[box.name] = Step(name, keep, legs)
@@ -74,7 +75,7 @@ def with_implied(graph: Graph) -> tuple[Graph, dict[str, Step]]:
 
 def topk_steps(graph: Graph) -> tuple[Step, ...]:
     """The topk boxes, with any values in the entries that they do not choose."""
-    return tuple(step for step in graph.steps if step.box is not None and OPS[step.box.kind].selects)
+    return tuple(step for step in graph.steps if operation_of(step).selects)
 
 
 def analysed(graph: Graph) -> bool:
@@ -233,8 +234,8 @@ def maps_and_scores(
 
 
 def _maps(graph: Graph, step: str, written: tuple[str, ...], tensor: Tensor) -> Maps:
-    heads = tuple(leg for leg in written if leg not in (graph.query, graph.key))
-    legs = (*heads, str(graph.query), str(graph.key))
+    heads = without(written, graph.query, graph.key)
+    legs = (*heads, graph.query, str(graph.key))
     batch = tensor.ndim - len(legs)
     return Maps(step, tensor.permute([*range(batch), *(batch + written.index(leg) for leg in legs)]), legs)
 
@@ -353,8 +354,8 @@ def expert_selections(
 def _chosen(graph: Graph, step: Step, values: dict[str, Tensor], lengths: dict[str, int]) -> Selections:
     box: Any = step.op
     operands = dict(box.operands)
-    legs = tuple(leg for leg in step.legs if leg != box.leg)
-    by = operands.get("by") or box.operand("of")
+    legs = without(step.legs, box.leg)
+    by = operands.get("by") or box.of
     gate = aligned(values[step.name], step.legs, (*legs, box.leg))
     order, gate = torch.broadcast_tensors(aligned(values[by.name], by.legs, (*legs, box.leg)), gate)
     numbers = {name: int(arithmetic.evaluate(box.number(name), graph.values)) for name in groups_of(box)}

@@ -14,8 +14,9 @@ from tensornet_attn.graph.attention import SoftmaxOfScores, Terms, attentions, s
 from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 Tensor = torch.Tensor
 
@@ -64,7 +65,7 @@ def mixture_weights(module: CompiledDesign) -> dict[str, Mixture]:
 def _sums(graph: Graph) -> Iterator[tuple[str, list[Term], str | None]]:
     """The name of each mixture, its terms without maps, queries and keys, and the leg of the components, if any."""
     for step in sums_of_maps(graph):
-        for term in step.contraction.terms if step.contraction is not None else ():
+        for term in step.terms:
             maps = [use for use in term.factors if {graph.query, graph.key} & {*use.legs}]
             rest = tuple(use for use in term.factors if use not in maps)
             if len(maps) == 1 and rest and _constant(graph, rest):
@@ -79,31 +80,31 @@ def _sums(graph: Graph) -> Iterator[tuple[str, list[Term], str | None]]:
 def _components(graph: Graph) -> Iterator[tuple[Step, Use, str]]:
     """The boxes that add exponentials of scores over a leg besides the keys, with the scores and this leg."""
     for step in graph.steps:
-        if step.box is not None and OPS[step.box.kind].log_of_sum and {graph.query, graph.key} <= {*step.legs}:
-            yield step, step.box.operand("of"), str(step.box.leg)
+        if step.box is not None and operation_of(step).log_of_sum and graph.on_pairs(step.legs):
+            yield step, step.box.of, str(step.box.leg)
     for attention in attentions(graph).values():
         if isinstance(attention.weighting, SoftmaxOfScores):
             yield from ((attention.box, attention.of, leg) for leg in attention.weighting.legs[1:])
 
 
 def _terms(score: Any) -> Sequence[Term]:
-    return score.step.contraction.terms if isinstance(score, Terms) and score.step.contraction is not None else ()
+    return score.step.terms if isinstance(score, Terms) else ()
 
 
 def _legs(term: Term) -> set[str]:
-    return {leg for use in term.factors for leg in use.legs}
+    return legs_in(term.factors)
 
 
 def _constant(graph: Graph, factors: Sequence[Use]) -> bool:
     """Whether factors have no sequence leg and do not depend on the inputs."""
-    legs = {leg for use in factors for leg in use.legs}
+    legs = legs_in(factors)
     return not any(graph.leg[leg].sequence for leg in legs) and not any(use.name in batched(graph) for use in factors)
 
 
 def _product(graph: Graph, term: Term, values: dict[str, Tensor], legs: tuple[str, ...]) -> Tensor:
     """A product without a sum, [legs]."""
     axis_numbers = {leg: axis for axis, leg in enumerate(legs)}
-    ones = torch.ones([graph.leg[leg].size or 1 for leg in legs], dtype=torch.float64)
+    ones = torch.ones([graph.size_of(leg) or 1 for leg in legs], dtype=torch.float64)
     arguments: list[Any] = [ones, list(axis_numbers.values())]
     for use in term.factors:
         arguments += [values[use.name].double(), [axis_numbers[leg] for leg in use.legs]]

@@ -229,7 +229,7 @@ def _widths(module: CompiledDesign) -> list[int]:
     """The width of each input without a default, the size of its only other leg. Raises InputError."""
     graph, widths = module.plan.graph, []
     for leaf in (tensor for tensor in graph.of_role("input") if tensor.default is None):
-        sizes = [graph.leg[leg].size for leg in leaf.legs[1:]]
+        sizes = [graph.size_of(leg) for leg in leaf.legs[1:]]
         if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
             shape = " ".join(leaf.legs)
             raise InputError(

@@ -36,7 +36,7 @@ from tensornet_attn.bench.own import HOOK, check_output, maker_named
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, PassResult, ratio, spread
 from tensornet_attn.errors import InputError, TensornetError, nearest
 from tensornet_attn.named import name_of
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -245,7 +245,7 @@ def fill(entry: Entry, timed: Timed, call: Call, device: str) -> None:
 
 def hint(case: Case) -> str:
     """Another possible reason for differences from the reference."""
-    if any(step.box is not None and OPS[step.box.kind].selects for step in case.graph.steps):
+    if any(operation_of(step).selects for step in case.graph.steps):
         return " A topk may select differently if gates are nearly equal; try another --seed."
     return ""
 

@@ -90,9 +90,9 @@ def _times(scene: SizedGraph, step: Step, kind: str) -> int:
 def visible_share(scene: SizedGraph, legs: Iterable[str]) -> Fraction:
     """The share of pairs that causal attention shows, if these legs are of pairs; otherwise 1."""
     graph = scene.graph
-    if not (graph.causal and {graph.query, graph.key} <= {*legs}):
+    if not (graph.causal and graph.on_pairs(legs)):
         return Fraction(1)
-    n = scene.sizes[str(graph.query)]  # the number of keys is the same, because a case has one length
+    n = scene.sizes[graph.query]  # the number of keys is the same, because a case has one length
     return Fraction(n + 1, 2 * n)
 
 

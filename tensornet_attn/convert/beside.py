@@ -83,7 +83,7 @@ def maps(
         raise InputError(
             f"{graph.name}: it has no attention map to return; call with need_weights=False or output_attentions=False."
         )
-    name, pair = reader.use.name, (str(graph.query), str(graph.key))
+    name, pair = reader.use.name, (graph.query, str(graph.key))
     lengths = design._signature.check(inputs, masks.get("mask"), masks.get("key_mask"), None)
     values = design._evaluate(graph, leaves(design, inputs, None), lengths=lengths, until=name, **masks)
     legs = graph.legs_of(name)

@@ -15,6 +15,7 @@ from tensornet_attn.convert.beside import maps, refuse, split_float_mask
 from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
 from tensornet_attn.graph.graph import Graph
+from tensornet_attn.ir.steps import without
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.nn.offsets import of_one_forward
 from tensornet_attn.nn.tokens import call_of_tokens
@@ -93,7 +94,7 @@ class DesignAttention:
         one_sequence = causal or self.fixed
         rows = keys[..., keys.shape[-1] - n :] if keys is not None and one_sequence else None
         y = call_of_tokens(design, inputs, rows=rows, **masks)
-        order = [core.output.index(leg) + 1 for leg in (str(core.graph.query), *core.heads[0], core.width[2])]
+        order = [core.output.index(leg) + 1 for leg in (core.graph.query, *core.heads[0], core.width[2])]
         weights = maps(design, inputs, masks, core.heads[0], rows) if arguments.get("output_attentions") else None
         return y.permute(0, *order).flatten(2, -2), weights
 
@@ -147,7 +148,7 @@ class DesignAttention:
         """The sizes of the head legs and of the legs within a head. Raises InputError."""
         heads, groups = query.shape[1], key.shape[1]
         own, shared = self.core.heads[:2]
-        rest = tuple(leg for leg in own if leg not in shared)  # on queries only: several query heads share a key head
+        rest = without(own, *shared)  # on queries only: several query heads share a key head
         legs_and_counts = ((shared, groups), (rest, heads // groups)) if rest else ((shared, heads),)
         if any(len(legs) > 1 or (not legs and count != 1) for legs, count in legs_and_counts):
             raise InputError(
@@ -195,7 +196,7 @@ def placed(graph: Graph) -> bool:
     """Whether the design depends on positions: by masks, constants along a sequence, or boxes such as rope."""
     pair = (graph.query, graph.key)
     boxes = [step.box for step in graph.steps if step.box is not None]
-    constants = [tensor for tensor in graph.of_role("constant") if any(not graph.leg[leg].size for leg in tensor.legs)]
+    constants = [tensor for tensor in graph.of_role("constant") if any(not graph.size_of(leg) for leg in tensor.legs)]
     alone = [box for box in boxes if box.leg in pair and OPS[box.kind].counts_positions(box)]
     looking = [box for box in boxes if OPS[box.kind].looks_back or box.masks]
     return graph.causal or bool(constants or alone or looking)

@@ -157,7 +157,7 @@ def difference(reading: Reading, layer: Any, values: Mapping[str, Tensor]) -> fl
     """The maximum relative difference between a layer's and a design's outputs, on random input in float64."""
     compiled = compiler.reference(reading.sized(layer), device="cpu", dtype=torch.float64).eval()
     fill(compiled, values)
-    width = compiled.plan.graph.leg[compiled.plan.graph.of_role("input")[0].legs[-1]].size or 1
+    width = compiled.plan.graph.size_of(compiled.plan.graph.of_role("input")[0].legs[-1]) or 1
     x = torch.randn(2, 9, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         theirs, mine = reading.call(layer, x).double(), compiled(*[x] * needed(compiled))

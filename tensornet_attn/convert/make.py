@@ -105,11 +105,11 @@ def fresh(outside: Widths, design: Source, backend: str, legs: Asked, settings: 
         )
     sized = compiler.load(design, legs={features[0]: outside.width, **(legs or {})}, settings=settings)
     graph = build(sized)
-    if (size := graph.leg[features[0]].size) != outside.width:
+    if (size := graph.size_of(features[0])) != outside.width:
         raise InputError(f"{message}leg '{features[0]}' is {size}, but its input has width {outside.width}.")
     output_legs = graph.step[graph.output].legs
-    if len(output_legs) != 2 or graph.leg[output_legs[-1]].size != outside.output:
-        sizes = " ".join(f"{leg} {graph.leg[leg].size or ''}".strip() for leg in output_legs)
+    if len(output_legs) != 2 or graph.size_of(output_legs[-1]) != outside.output:
+        sizes = " ".join(f"{leg} {graph.size_of(leg) or ''}".strip() for leg in output_legs)
         raise InputError(f"{message}its output has the legs {sizes}, but must be [batch, n, {outside.output}].")
     like = outside.like
     return compiler.compile(sized, backend, outside.causal or None, like.device, like.dtype)

@@ -18,6 +18,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import map_of, summing
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.nn.tokens import call_of_tokens
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
@@ -246,8 +247,8 @@ def sizes_for(
 def check_output(graph: Graph, embed_dim: int) -> None:
     """Raises InputError if the output is not [batch..., queries, embed_dim]."""
     legs = graph.legs_of(graph.output)
-    if len(legs) != 2 or legs[0] != graph.query or graph.leg[legs[1]].size != embed_dim:
-        shape, expected = ", ".join(str(graph.leg[leg].size or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
+    if len(legs) != 2 or legs[0] != graph.query or graph.size_of(legs[1]) != embed_dim:
+        shape, expected = ", ".join(str(graph.size_of(leg) or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
         raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {expected}.")
 
 
@@ -257,7 +258,7 @@ def projections(graph: Graph) -> dict[str, int]:
     inputs = {tensor.name for tensor in graph.of_role("input")}
     weights = {tensor.name for tensor in graph.of_role("weight")}
     for step in graph.steps:
-        for term in step.contraction.terms if step.contraction is not None else ():
+        for term in step.terms:
             features = {leg for use in term.factors if use.name in inputs for leg in use.legs} - {*step.legs}
             for use in term.factors:
                 taken = [axis for axis, leg in enumerate(use.legs) if leg in features]
@@ -290,9 +291,9 @@ def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) 
 def _heads(graph: Graph, embed_dim: int, num_heads: int, legs: Mapping[str, Size]) -> dict[str, Size]:
     """The sizes of head legs that are declared with a number and not in `legs`. Raises InputError."""
     heads = {leg.name: int(leg.size or 1) for leg in graph.legs if leg.kind == "head" and isinstance(leg.text, Number)}
-    width, reader = graph.leg[graph.of_role("input")[0].legs[1]].size, map_of(graph)
+    width, reader = graph.size_of(graph.of_role("input")[0].legs[1]), map_of(graph)
     beside = [leg for leg in reader.use.legs if leg not in (graph.query, graph.key)] if reader else []
-    values = {leg for use in reader.values for leg in use.legs} - {graph.key} if reader else set()
+    values = legs_in(reader.values) - {graph.key} if reader else set()
     on_map = {leg: heads[leg] for leg in beside if leg in heads}
     map_count = prod(on_map.values()) if on_map else max(heads.values(), default=1)
     if reader is not None and map_count == width and values <= {*beside}:  # one head per feature

@@ -169,7 +169,7 @@ def _swapped(
             graph, first = compiled.plan.graph, not trained.buckets.passed_in
             shape = {*trained.buckets.weight.shape}
             candidates = graph.of_role("weight" if first else "input")
-            table = next(tensor.name for tensor in candidates if {graph.leg[leg].size for leg in tensor.legs} == shape)
+            table = next(tensor.name for tensor in candidates if {graph.size_of(leg) for leg in tensor.legs} == shape)
             replaced = replace(replaced, table=table, gives=first)
     replaced = replace(replaced, backend=options[0])
     entry, *rest = compiled.plan.graph.of_role("input")

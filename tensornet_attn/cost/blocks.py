@@ -14,7 +14,7 @@ from tensornet_attn.graph.causal import areas_seen, looks_back
 from tensornet_attn.graph.graph import Graph, Step, cached
 from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a band
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar
@@ -109,7 +109,7 @@ def reach_in(graph: Graph) -> tuple[int | None, int | None, int]:
     """
     areas = areas_seen(graph)
     (near, far), prefix = reach_and_prefix(areas)
-    relative = any(step.box is not None and OPS[step.box.kind].makes_leg for step in graph.steps)
+    relative = any(operation_of(step).makes_leg for step in graph.steps)
     if relative or isinf(far):
         (near, far), prefix = distances(areas) or (0, 0), 0
     near = max(near, 0) if looks_back(graph) else near

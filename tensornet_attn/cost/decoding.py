@@ -25,7 +25,7 @@ def cheapest(graph: Graph, wanted: list[str], before: Callable[[str], list[str]]
         if name in seen:
             continue
         seen.add(name)
-        operands, floats = before(name), prod(graph.leg[leg].size or 1 for leg in graph.legs_of(name))
+        operands, floats = before(name), prod(graph.size_of(leg) or 1 for leg in graph.legs_of(name))
         if not operands:
             net.add_edge("past", (name, "in"))
             floats = floats if name in wanted or name in graph.step else LAST

@@ -16,6 +16,7 @@ from tensornet_attn.constants import MOST_BITS
 from tensornet_attn.cost.scene import HELD
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ops import OPS
 
 Legs = tuple[str, ...]
@@ -69,11 +70,11 @@ def held(graph: Graph) -> frozenset[str]:
 
 def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> ExpertProduct | str:
     """The product of a step with one term, or why it is not one; `gate`: the topk in the leg names of this step."""
-    if step.contraction is not None and len(step.contraction.terms) > 1:
-        return f"'{step.name}' sums {len(step.contraction.terms)} products"
-    if [*step.op.uses].count(gate) > 1:
+    if len(step.terms) > 1:
+        return f"'{step.name}' sums {len(step.terms)} products"
+    if [*step.uses].count(gate) > 1:
         return f"'{step.name}' multiplies by '{gate.name}' more than once"
-    factors = [use for use in step.op.uses if use != gate]
+    factors = [use for use in step.uses if use != gate]
     uses = [use for use in factors if expert in use.legs and use.name in weights]
     others = [use for use in factors if use not in uses]
     if len(uses) != 1:
@@ -81,11 +82,11 @@ def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) ->
     if len(others) != 1:
         return f"'{step.name}' has {len(others) or 'no'} tensor{'s'[: len(others)]} besides gates and '{uses[0].name}'"
     weight, x = uses[0], others[0]
-    tokens = tuple(leg for leg in gate.legs if leg not in weight.legs)
-    heads = tuple(leg for leg in gate.legs if leg in weight.legs and leg != expert)
-    summed = tuple(leg for leg in weight.legs if leg in x.legs and leg not in gate.legs)
-    weight_only = tuple(leg for leg in weight.legs if leg not in (*x.legs, *gate.legs))
-    total, gated = not set(heads) & set(step.legs), gate in step.op.uses
+    tokens = without(gate.legs, *weight.legs)
+    heads = within(without(gate.legs, expert), weight.legs)
+    summed = within(without(weight.legs, *gate.legs), x.legs)
+    weight_only = without(weight.legs, *x.legs, *gate.legs)
+    total, gated = not set(heads) & set(step.legs), gate in step.uses
     product = ExpertProduct(step, expert, gate, x, weight, tokens, heads, summed, weight_only, total, gated)
     return next(_against(product), product)
 
@@ -144,4 +145,4 @@ def before_product(product: ExpertProduct, heads: int, width: int, out_width: in
 def _by_itself(topk: Step) -> bool:
     """Whether a topk chooses by its own values, among all of them."""
     assert topk.box is not None
-    return len({*topk.op.uses}) == 1 and [name for name, _ in topk.box.numbers] == ["k"]
+    return len({*topk.uses}) == 1 and [name for name, _ in topk.box.numbers] == ["k"]

@@ -47,7 +47,7 @@ def moved(scene: SizedGraph, step: Step) -> int:
     """Elements read and written by a step."""
     if scene.view(step):
         return 0
-    return scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.op.uses))
+    return scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.uses))
 
 
 def live(scene: SizedGraph) -> dict[str, int]:
@@ -65,7 +65,7 @@ def live(scene: SizedGraph) -> dict[str, int]:
 
 def _last(scene: SizedGraph) -> dict[str, int]:
     """The index of the last reader of each memory."""
-    last = {scene.storage[use.name]: index for index, step in enumerate(scene.graph.steps) for use in step.op.uses}
+    last = {scene.storage[use.name]: index for index, step in enumerate(scene.graph.steps) for use in step.uses}
     ends = (scene.graph.output, *scene.graph.also)
     return last | {scene.storage[name]: len(scene.graph.steps) for name in ends}
 
@@ -107,14 +107,14 @@ def saved(scene: SizedGraph, step: Step) -> Saved:
     if step.name not in scene.learned or step.name in scene.in_tiles:
         return {}
     if step.contraction is not None:
-        if len(step.contraction.terms) != 1 or len(step.contraction.uses) != 2:
+        if len(step.terms) != 1 or len(step.uses) != 2:
             return {}
-        left, right = step.contraction.uses
+        left, right = step.uses
         return kept(scene, [a for a, b in ((left, right), (right, left)) if b.name in scene.learned])
     if step.box is not None:
         return _box(scene, step, step.box)
     operands = cost_of(step).kept(scene, step)
-    operands = kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} if operands is None else operands
+    operands = kept(scene, step.uses) | {step.name: scene.stored[step.name]} if operands is None else operands
     return operands | cost_of(step).saved(scene, step)
 
 
@@ -132,7 +132,7 @@ def _box(scene: SizedGraph, step: Step, box: Box) -> Saved:
             memories[f"{step.name}: inner"] = scene.stored[step.name]
         elif kind in ("row", "chosen"):
             count = int(scene.number(box.number("k"))) if kind == "chosen" else 1
-            memories[f"{step.name}: {kind} {number}"] = scene.elements(box.operand("of"), without=box.leg) * count
+            memories[f"{step.name}: {kind} {number}"] = scene.elements(box.of, without=box.leg) * count
         else:
             memories |= kept(scene, (box.operand(kind),))
     return memories | OPS[box.kind].also_saved(scene, step, box)

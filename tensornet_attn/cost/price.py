@@ -70,11 +70,11 @@ def scratch(device: Device, scene: SizedGraph, step: Step) -> tuple[int, int]:
     if of_kernel is not None:
         return of_kernel
     if erases(step):
-        operands = sum(scene.elements(use) for use in step.op.uses)
+        operands = sum(scene.elements(use) for use in step.uses)
         return DELTA * operands, 2 * DELTA * operands
     if scene.view(step):
         return 0, 0
-    read = [scene.stored[use.name] for use in step.op.uses]
+    read = [scene.stored[use.name] for use in step.uses]
     chunked, largest = sum(min(elements, STRETCH) for elements in between(scene, step)), max(read, default=0)
     return sum(read) + chunked if chunked else largest, largest
 

@@ -21,6 +21,7 @@ from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
 from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
+from tensornet_attn.ir.steps import without
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.features import Joined
 
@@ -249,7 +250,7 @@ def _in_declared(scene: SizedGraph, monomials: Monomials, declared: Container[st
     spelled: dict[str, list[tuple[str, ...]]] = {}
     for step in scene.graph.steps:
         if step.kernel is not None and isinstance(step.form, Joined):
-            features = [tuple(leg for leg in factor.legs if leg not in step.legs) for factor in step.kernel.body]
+            features = [without(factor.legs, *step.legs) for factor in step.kernel.body]
             spelled.setdefault(step.form.leg, features)
     spelling: Monomials = Counter()
     for legs, count in monomials.items():
@@ -290,7 +291,7 @@ def _fused(step: Step, row: str) -> tuple[str, ...]:
     if step.kernel is None:
         return ()
     names, last = steps_of(step), step.kernel.body[-1]
-    unnamed = () if last.name in names else (" ".join(use.name for use in last.op.uses),)
+    unnamed = () if last.name in names else (" ".join(use.name for use in last.uses),)
     return (*(name for name in names if name != row), *unnamed)
 
 

@@ -21,7 +21,7 @@ from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.work import Monomials, products
 from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.rewrite.change import plain_number
 
 
@@ -77,7 +77,7 @@ class Routing:
             return self.left_by(root)
         if step.contraction is None:
             return NONE
-        terms = [self.zeros(term.factors) for term in step.contraction.terms]
+        terms = [self.zeros(term.factors) for term in step.terms]
         return frozenset(choice for choice in frozenset.intersection(*terms) if choice.within(step.legs))
 
     def zeros(self, uses: Iterable[Use]) -> Choices:
@@ -93,16 +93,16 @@ class Routing:
         box, asked = step.box, self.needed.get(step.name, NONE)
         if step.kernel is not None:
             inside = Routing.of(body_graph(self.graph, step), {step.name: asked}).needed
-            yield from ((use, inside[use.name]) for use in step.op.uses)
+            yield from ((use, inside[use.name]) for use in step.uses)
             return
         if step.contraction is not None:
             operands = [
                 (use, asked | self.zeros((*term.factors[:index], *term.factors[index + 1 :])))
-                for term in step.contraction.terms
+                for term in step.terms
                 for index, use in enumerate(term.factors)
             ]
         elif box is None or OPS[box.kind].selects or OPS[box.kind].recurrent:  # these need all entries
-            operands = [(use, NONE) for use in step.op.uses]
+            operands = [(use, NONE) for use in step.uses]
         else:
             operands = [(use, _apart(asked, OPS[box.kind].legs_mixed(box))) for use in box.uses]
         for use, choices in operands:
@@ -112,22 +112,22 @@ class Routing:
     def acting(self, step: Step) -> Choices:
         """The choices that reduce the work of a step."""
         asked = self.needed.get(step.name, NONE)
-        return asked | self.zeros(step.op.uses) if step.contraction is not None else asked
+        return asked | self.zeros(step.uses) if step.contraction is not None else asked
 
 
 def chosen_behind(graph: Graph, name: str) -> Step | None:
     """The choice whose zeros a step inherits through boxes, or the step itself if it is a choice; otherwise None."""
     step = graph.step.get(name)
-    if step is None or step.box is None or len(step.box.uses) != (1 + OPS[step.box.kind].selects):
+    if step is None or step.box is None or len(step.box.uses) != (1 + operation_of(step).selects):
         return None
-    box, op = step.box, OPS[step.box.kind]
+    box, op = step.box, operation_of(step)
     if op.zeros_elsewhere(box):
         return step
-    use = box.operand("of")
-    source = graph.step.get(use.name)
+    use = box.of
+    source = graph.source(use)
     if source is None or source.box is None or use.legs != source.legs or {*use.legs} != {*step.legs}:
         return None
-    if op.zero_where_hidden and not graph.masked(step) and OPS[source.box.kind].nothing_elsewhere(source.box):
+    if op.zero_where_hidden and not graph.masked(step) and operation_of(source).nothing_elsewhere(source.box):
         scale = dict(box.numbers).get("scale")
         positive = scale is None or (plain_number(graph, scale) and evaluate(scale, graph.values) > 0)
         return _with_zeros(source) if box.leg == source.box.leg and positive else None

@@ -9,7 +9,7 @@ from math import prod
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.attention import ahead, behind
 from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
 from tensornet_attn.graph.pairs import batched, split_products
 from tensornet_attn.ir.arithmetic import Arith, evaluate, parse, to_text
@@ -36,7 +36,7 @@ class SizedGraph:
     @property
     def query(self) -> str:
         """The query leg."""
-        return str(self.graph.query)
+        return self.graph.query
 
     @property
     def key(self) -> str:
@@ -72,10 +72,7 @@ class SizedGraph:
         graph = self.graph
         passing = behind(graph, (graph.output, *graph.also, *(loss.step for loss in graph.losses)))
         learned = {t.name for t in graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
-        for step in graph.steps:
-            if step.name in passing and any(use.name in learned for use in step.op.uses):
-                learned.add(step.name)
-        return frozenset(learned)
+        return frozenset(learned | (ahead(graph.steps, learned) & passing))
 
     @cached_property
     def expanded(self) -> tuple[SizedGraph, dict[str, str]]:
@@ -115,7 +112,7 @@ class SizedGraph:
             if default is not None and self.size(tensor.legs) == self.size(default.legs):
                 memories[tensor.name] = memories[default.name]
         for step in self.graph.steps:
-            memories[step.name] = memories[step.op.uses[0].name] if self.view(step) else step.name
+            memories[step.name] = memories[step.uses[0].name] if self.view(step) else step.name
         return memories
 
     def view(self, step: Step) -> bool:
@@ -123,7 +120,7 @@ class SizedGraph:
         product = step.contraction
         if product is None or len(product.terms) != 1 or len(product.uses) != 1:
             return False
-        return self.number(product.terms[0].coefficient) == 1 and set(step.op.uses[0].legs) == set(step.legs)
+        return self.number(product.terms[0].coefficient) == 1 and set(step.uses[0].legs) == set(step.legs)
 
     def number(self, expression: Arith) -> int | float:
         """The value of arithmetic; a sequence leg counts as its length. Raises InputError if there is no value."""

@@ -53,7 +53,7 @@ from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.arithmetic import Number, to_text
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 WIDTH = 4  # bytes of an element: tables are in float32
 MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, and their weights after it
@@ -119,14 +119,14 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
     if step.contraction is not None and scene.view(step):
         pass
     elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
-        operands, output = [scene.elements(use) for use in step.op.uses], scene.elements(step)
+        operands, output = [scene.elements(use) for use in step.uses], scene.elements(step)
         passes = (sum(operands) + max(operands), max(operands)), (max(operands) + output, output)
         parts[ELEMENTWISE] = pass_count * sum(
             WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes
         )
     elif _is_product(step):
         parts["product"] = _product(scene, step, table, learned)
-        parts[PAGES] = _pages((step, *step.op.uses) if learned else (step,), scene, table)
+        parts[PAGES] = _pages((step, *step.uses) if learned else (step,), scene, table)
     else:
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
         pass_seconds = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
@@ -145,7 +145,7 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
         parts[kind] = pass_count * (products + pass_seconds) + exps
         parts[OF_MAPS] = maps
         parts[PAGES] = pass_count * _pages((step,), scene, table)
-        if step.box is not None and OPS[step.box.kind].runs_along and scene.graph.masks(step):
+        if operation_of(step).runs_along and scene.graph.masks(step):
             parts[MASK] = (MASKS + learned) * 2 * accessed(scene.elements(step), table)
         if products:
             parts[f"{kind} calls"] = CALLS * call
@@ -162,7 +162,7 @@ def of_exponentials(scene: SizedGraph, step: Step, table: RateTable, learned: bo
 
 def drawn_and_dropped(scene: SizedGraph, step: Step, table: RateTable, training: bool) -> float:
     """Numbers of a call: noise and sines of positions that a step reads, and its dropout."""
-    tensors = [tensor for use in step.op.uses if (tensor := scene.graph.tensor.get(use.name))]
+    tensors = [tensor for use in step.uses if (tensor := scene.graph.tensor.get(use.name))]
     noise = sum(scene.stored[leaf.name] for leaf in tensors if leaf.role == "noise" and (training or leaf.always))
     sinusoids = sum(scene.stored[leaf.name] for leaf in tensors if leaf.init is not None and leaf.init.name == SINUSOID)
     drops = training and step.box is not None and scene.number(dict(step.box.numbers).get("dropout", Number(0))) != 0
@@ -174,7 +174,7 @@ def kind_of(step: Step) -> str:
     """The part to which a step that is neither a product nor attention counts: elementwise if it mixes nothing."""
     if step.kernel is not None:
         return step.kernel.kind
-    mixes = step.box is not None and (OPS[step.box.kind].runs_along or OPS[step.box.kind].recurrent)
+    mixes = operation_of(step).runs_along or operation_of(step).recurrent
     return step.box.kind if mixes and step.box is not None else ELEMENTWISE
 
 
@@ -186,7 +186,7 @@ def _is_product(step: Step) -> bool:
 def _sums_products(graph: Graph, step: Step) -> bool:
     """Whether a block multiplies the elements of two tensors and adds up the products: no leg is left for a product of
     matrices."""
-    legs, pair = [{*use.legs} for use in step.op.uses], {graph.query, graph.key}
+    legs, pair = [{*use.legs} for use in step.uses], {graph.query, graph.key}
     return any(
         left <= right and pair <= right and graph.key in left & {*step.legs} for left, right in permutations(legs)
     )
@@ -199,7 +199,7 @@ def _product(scene: SizedGraph, step: Step, table: RateTable, learned: bool) -> 
         seconds, *backward = projected(shape, table, _cancelling(scene.graph))
     else:
         seconds, *backward = (multiplied(product_shape, table) for product_shape in (shape, *gradients(shape)))
-    learned_factors = sum(use.name in scene.learned for use in step.op.uses) if learned else 0
+    learned_factors = sum(use.name in scene.learned for use in step.uses) if learned else 0
     return seconds + sum(sorted(backward)[:learned_factors])
 
 
@@ -242,7 +242,7 @@ def _projects(scene: SizedGraph, step: Step, shape: Shape, table: RateTable) -> 
     Products of queries x keys, in blocks of queries, do not call it.
     """
     weights, pair = held(scene.graph), {scene.graph.query, scene.graph.key}
-    rows = [use for use in step.op.uses if use.name not in weights]
+    rows = [use for use in step.uses if use.name not in weights]
     large = len(rows) == 1 and scene.elements(rows[0]) >= table.projected[0] and not pair <= {*rows[0].legs}
     return large and takes_projected(shape, table, _cancelling(scene.graph))
 

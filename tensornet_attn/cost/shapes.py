@@ -22,7 +22,7 @@ from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Step
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 
 def matmuls(scene: SizedGraph, step: Step) -> list[Matmul]:
@@ -94,7 +94,7 @@ def exponentials(scene: SizedGraph, step: Step) -> list[tuple[tuple[str, ...], i
         return [*of_parts, (step.legs, besides)] if besides else of_parts
     if step.box is None:
         return []
-    count_each = OPS[step.box.kind].exponentials(step.box)
+    count_each = operation_of(step).exponentials(step.box)
     return [(of.legs, count_each * scene.elements(of)) for role, of in step.box.operands if count_each and role == "of"]
 
 

@@ -30,7 +30,8 @@ from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.graph import Contraction, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import without
+from tensornet_attn.ops import operation_of
 
 Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
 
@@ -48,15 +49,15 @@ def products(scene: SizedGraph, step: Step) -> Monomials:
         for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
             count *= kernel.programs_alike(scene, step, legs)
             if keys_met is not None and _pairs(scene) <= {*legs}:
-                monomials[tuple(leg for leg in legs if leg != scene.graph.key)] += keys_met * count
+                monomials[without(legs, scene.graph.key)] += keys_met * count
             else:
                 monomials[legs] += count
     elif step.box is not None:
-        monomials.update(OPS[step.box.kind].products(scene, step, step.box))
+        monomials.update(operation_of(step).products(scene, step, step.box))
     elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
         monomials[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
     alike = [scene.graph.query] if step.name in one_row(scene.graph) else []
-    return Counter({tuple(leg for leg in legs if leg not in alike): count for legs, count in monomials.items()})
+    return Counter({without(legs, *alike): count for legs, count in monomials.items()})
 
 
 def macs(scene: SizedGraph, step: Step) -> int:
@@ -78,7 +79,7 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
 
 def gradient_macs(scene: SizedGraph, step: Step) -> int:
     """MACs of the gradients of a step's operands over the whole batch."""
-    gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.op.uses)
+    gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.uses)
     return macs(scene, step) * gradients * (step.name in scene.learned)
 
 
@@ -99,7 +100,7 @@ def elementwise(scene: SizedGraph, step: Step) -> int:
     if step.contraction is not None:
         return _contraction(scene, step, step.contraction)
     assert step.box is not None
-    return OPS[step.box.kind].operations(scene, step, step.box)
+    return operation_of(step).operations(scene, step, step.box)
 
 
 def _pairs(scene: SizedGraph) -> set[str]:

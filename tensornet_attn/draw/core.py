@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tensornet_attn.draw.words import KINDS, look_of
-from tensornet_attn.graph.attention import UnnormalizedScores, attentions, behind
+from tensornet_attn.graph.attention import UnnormalizedScores, ahead, attentions, behind
 from tensornet_attn.graph.graph import Graph, Term, Use
+from tensornet_attn.ir.steps import legs_in
 
 _ROLES = ("weight", "constant", "state")
 
@@ -17,11 +16,9 @@ def core(graph: Graph) -> frozenset[str]:
     A core tensor is a factor of a product inside a softmax or normalize box over keys. The data factors of that product
     have the query and the key leg. The core tensor has no sequence leg and no leg of an input.
     """
-    if graph.query is None or graph.key is None:
+    if graph.key is None:
         return frozenset()
-    data = {tensor.name for tensor in graph.of_role("input")}  # and the steps that depend on an input
-    for step in graph.steps:
-        data |= {step.name} if any(use.name in data for use in step.op.uses) else set()
+    data = ahead(graph.steps, (tensor.name for tensor in graph.of_role("input")))
     normalised = [
         attention for attention in attentions(graph).values() if not isinstance(attention.weighting, UnnormalizedScores)
     ]
@@ -30,7 +27,7 @@ def core(graph: Graph) -> frozenset[str]:
     return frozenset(
         use.name
         for term in (term for op in sums for term in op.terms)
-        if {graph.query, graph.key} <= _legs(use for use in term.factors if use.name in data)
+        if {graph.query, graph.key} <= legs_in(use for use in term.factors if use.name in data)
         for use in term.factors
         if _mixes(graph, use, term)
     )
@@ -46,9 +43,5 @@ def _mixes(graph: Graph, use: Use, term: Term) -> bool:
     if use.name not in graph.tensor or graph.tensor[use.name].role not in _ROLES or not use.legs:
         return False
     return not set(use.legs) & (
-        _legs(factor for factor in term.factors if factor.name in inputs) | {graph.query, graph.key}
+        legs_in(factor for factor in term.factors if factor.name in inputs) | {graph.query, graph.key}
     )
-
-
-def _legs(uses: Iterable[Use]) -> set[str | None]:
-    return {leg for use in uses for leg in use.legs}

@@ -105,7 +105,7 @@ class _Painter:
 
     def use(self, use: Use, wires: Wires, frame: str | None, path: Path) -> None:
         """Draws a tensor, or a step inline; `wires` are by legs of the use."""
-        step = self.graph.step.get(use.name)
+        step = self.graph.source(use)
         if step is not None and step.name not in self.apart:
             step_wires = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
             self.step(step, step_wires, frame, path)
@@ -192,8 +192,8 @@ class _Painter:
         """Draws an operand with its role, such as the key of a delta rule."""
         self.scalars.append([])
         tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
-        numbers, step = [*map(factor_words, self.scalars.pop())], self.graph.step.get(use.name)
-        alone = step is not None and not step.op.uses
+        numbers, step = [*map(factor_words, self.scalars.pop())], self.graph.source(use)
+        alone = step is not None and not step.uses
         label = f"{role} = {' * '.join(numbers)}" if alone else " * ".join([*numbers, role])
         self.nodes[int(tap.id[1:])] = replace(tap, label=label)
         self.bonds.append(Bond(tap.id, into.id, use.legs))

@@ -79,5 +79,5 @@ def cost_overlay(graph: Graph, cost: Cost, sizes: Mapping[str, int]) -> Overlay:
 def _framed(graph: Graph, name: str) -> str:
     """The step whose frame contains a step: itself, or the box that a step without a frame is nested in."""
     while name in graph.step and graph.step[name].nested and graph.step[name].box is None:
-        name = next(step.name for step in graph.steps if any(use.name == name for use in step.op.uses))
+        name = next(step.name for step in graph.steps if any(use.name == name for use in step.uses))
     return name

@@ -112,8 +112,8 @@ def drawn_apart(graph: Graph) -> frozenset[str]:
     nodes: dict[str, int] = {}
     depth: dict[str, int] = {}
     for step in graph.steps:
-        nodes[step.name] = max(1, sum(nodes.get(use.name, 1) for use in step.op.uses))
-        depth[step.name] = 1 + max((depth.get(use.name, 0) for use in step.op.uses), default=0)
+        nodes[step.name] = max(1, sum(nodes.get(use.name, 1) for use in step.uses))
+        depth[step.name] = 1 + max((depth.get(use.name, 0) for use in step.uses), default=0)
         times = uses[step.name] + (step.name in graph.results)
         separate = times > 1 and nodes[step.name] > COPY
         if separate or nodes[step.name] > PICTURE or depth[step.name] >= DEPTH:

@@ -9,7 +9,7 @@ from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import OPS, operation_of
 
 WIDTH = 110  # leaves room for a comment prefix
 _ROLES = (("input", "inputs"), ("weight", "weights"), ("constant", "constants"), ("noise", "noise"), ("state", "state"))
@@ -41,7 +41,7 @@ def step_lines(graph: Graph) -> list[str]:
         operation = _operation(graph, step, fold=True, legs_known=True)
         if len(_left(step)) + 3 + len(operation) > WIDTH:
             operation = _operation(graph, step, fold=False, legs_known=True)
-            separate |= {use.name for use in step.op.uses if _folds(graph, use)} if step.box is not None else set()
+            separate |= {use.name for use in step.uses if _folds(graph, use)} if step.box is not None else set()
         if not step.nested or step.name in separate:
             rows.append((_left(step), operation))
     width = max((len(left) for left, _ in rows), default=0)
@@ -127,7 +127,7 @@ def _term(term: Term) -> tuple[str, str]:
 
 def _box(graph: Graph, step: Step, box: Box, fold: bool, legs_known: bool) -> str:
     head = ", ".join(box_words(graph, step, scale=False))
-    operands = [(role, use) for role, use in box.operands if role != "by" or use != box.operand("of")]
+    operands = [(role, use) for role, use in box.operands if role != "by" or use != box.of]
     if len(operands) > 1:
         operand_texts = {role: _operand(graph, use, fold) for role, use in operands}
         scale = dict(box.numbers).get("scale")
@@ -135,7 +135,7 @@ def _box(graph: Graph, step: Step, box: Box, fold: bool, legs_known: bool) -> st
             {} if scale is None or is_one(scale) else {"of": f"{scale_words(scale)} * {operand_texts['of']}"}
         )
         return f"{head}, " + ", ".join(f"{role} {operand}" for role, operand in operand_texts.items())
-    of = box.operand("of")
+    of = box.of
     legs_known = legs_known and not OPS[box.kind].makes_leg  # then operand and result have different legs
     operand, atom = _inner(graph, of, fold, legs_known)
     numbers = dict(box.numbers)
@@ -154,11 +154,11 @@ def _inner(graph: Graph, use: Use, fold: bool, legs_known: bool) -> tuple[str, b
     operation = _operation(graph, step, fold, legs_known)
     sum_ = step.contraction
     single = sum_ is not None and len(sum_.terms) == 1 and legs_known and signed(sum_.terms[0].coefficient)[0] == "+"
-    return operation, single or (step.box is not None and OPS[step.box.kind].has_map)
+    return operation, single or (operation_of(step).has_map)
 
 
 def _operand(graph: Graph, use: Use, fold: bool) -> str:
-    step = graph.step.get(use.name)
-    number = step is not None and not (step.op.uses or step.legs)
+    step = graph.source(use)
+    number = step is not None and not (step.uses or step.legs)
     operand, atom = _inner(graph, use, fold, legs_known=number)
     return operand if atom or number else f"({operand})"

@@ -7,6 +7,7 @@ from tensornet_attn.emit.masks import keep_and_bias, row_keep, seen_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Step
 from tensornet_attn.graph.hidden import left_out, visible_to
+from tensornet_attn.ir.steps import without
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import hides_rows
 
@@ -20,7 +21,7 @@ def emit_box(writer: Writer, step: Step) -> None:
     elif writer.graph.masked(step):
         _masked(writer, step, box)
     elif hides_rows(writer.graph, box):
-        operand = writer.value(box.operand("of"))
+        operand = writer.value(box.of)
         operand = operand.arranged(box_layout(writer.graph, step, operand.legs))
         OPS[box.kind].emit_masked(writer, step, box, operand, row_keep(writer, operand.legs), "None")
     else:
@@ -29,7 +30,7 @@ def emit_box(writer: Writer, step: Step) -> None:
 
 def _masked(writer: Writer, step: Step, box: Box) -> None:
     """A box over the key leg: its masks and those of the call apply, and name the other legs in written order."""
-    use = box.operand("of")
+    use = box.of
     layout = box_layout(writer.graph, step, use.legs)
     operand = writer.value(use).arranged(layout)
     keep, bias = keep_and_bias(writer, step, layout)
@@ -43,8 +44,8 @@ def _masked(writer: Writer, step: Step, box: Box) -> None:
 
 def _hidden(writer: Writer, step: Step, box: Box) -> None:
     """A value with the entries hidden that its readers do not see."""
-    operand, pair = writer.value(box.operand("of")), (writer.graph.query, writer.graph.key)
+    operand, pair = writer.value(box.of), (writer.graph.query, writer.graph.key)
     if {*pair} <= {*operand.legs}:
-        operand = operand.arranged(tuple(leg for leg in operand.legs if leg not in pair) + tuple(map(str, pair)))
+        operand = operand.arranged(without(operand.legs, *pair) + tuple(map(str, pair)))
     keep = seen_text(writer, box.seen, operand.legs, step.name in writer.batched)
     OPS[box.kind].emit_masked(writer, step, box, operand, keep, "None")

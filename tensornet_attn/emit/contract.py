@@ -8,13 +8,13 @@ from string import ascii_letters
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step, Term
 from tensornet_attn.ir.arithmetic import ONE, Negative
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, TensorText, flattened
 
 
 def emit_contraction(writer: Writer, step: Step) -> None:
     """Emits a primitive contraction."""
-    assert step.contraction is not None
-    terms = step.contraction.terms
+    terms = step.terms
     if len(terms) > 1 or not terms[0].factors:
         value = _sum(writer, step, terms)
     else:
@@ -38,7 +38,7 @@ def _folded(writer: Writer, term: Term, layout: Legs) -> TensorText:
     """The product of the factors of a term, all of whose legs the layout has, or its only factor."""
     value, *others = map(writer.value, term.factors)
     for factor in others:
-        value = product(writer, value, factor, tuple(leg for leg in layout if leg in {*value.legs, *factor.legs}))
+        value = product(writer, value, factor, within(layout, {*value.legs, *factor.legs}))
     return value
 
 
@@ -93,7 +93,7 @@ def _inner(left: TensorText, right: TensorText, layout: Legs) -> str:
     """`(a * b).sum(-1)` if both have the same legs, because a matmul per entry would be slow; otherwise empty."""
     if set(left.legs) != set(right.legs):
         return ""
-    summed_legs = tuple(leg for leg in left.legs if leg not in layout)
+    summed_legs = without(left.legs, *layout)
     summed_last = layout + summed_legs
     dims = f"{tuple(range(-len(summed_legs), 0))}" if len(summed_legs) > 1 else "-1"
     if left == right:
@@ -104,7 +104,7 @@ def _inner(left: TensorText, right: TensorText, layout: Legs) -> str:
 def _turned(big: TensorText, small: TensorText, layout: Legs, narrow: set[str]) -> str:
     """`(K.mT @ P.mT).mT`: a product with few columns as one with few rows; empty if it has many, or other legs."""
     *lead, row, column = layout if len(layout) > 1 else ("", "")
-    shared = tuple(leg for leg in big.legs if leg in small.legs and leg not in layout)
+    shared = within(without(big.legs, *layout), small.legs)
     if column not in narrow or row in narrow or not shared or not (big.batched and small.batched):
         return ""
     free = {*big.legs} - {*shared}, {*small.legs} - {*shared}
@@ -112,7 +112,7 @@ def _turned(big: TensorText, small: TensorText, layout: Legs, narrow: set[str]) 
         return ""
     sides = []
     for operand, ends in ((small, ((column,), shared)), (big, (shared, (row,)))):
-        heads = tuple(leg for leg in lead if leg in operand.legs)
+        heads = within(lead, operand.legs)
         end_names = tuple(" ".join(group) for group in ends)
         expression = operand.grouped((*((leg,) for leg in heads), *ends))
         sides.append(TensorText(expression, heads + end_names, True).aligned((*lead, *end_names)).text)
@@ -179,7 +179,7 @@ def _uncopied(writer: Writer, big: TensorText, small: TensorText, layout: Legs) 
     )
     if dims:
         expression = f"({expression}).sum({dims[0] if len(dims) == 1 else tuple(dims)})"
-    return TensorText(expression, tuple(leg for leg in legs if leg in layout), True, ATOM if dims else MATMUL)
+    return TensorText(expression, within(legs, layout), True, ATOM if dims else MATMUL)
 
 
 def _side_by_side(legs: Legs, subset: Sequence[str]) -> bool:
@@ -189,13 +189,13 @@ def _side_by_side(legs: Legs, subset: Sequence[str]) -> bool:
 
 def _matmul(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
     """`projected(x, Wq.flatten(1)).unflatten(-1, Wq.shape[1:])`, if the weight's summed legs come first. Else None."""
-    shared = tuple(leg for leg in weight.legs if leg in x.legs)
-    count, rows, columns = len(shared), tuple(leg for leg in x.legs if leg not in shared), weight.legs[len(shared) :]
+    shared = within(weight.legs, x.legs)
+    count, rows, columns = len(shared), without(x.legs, *shared), weight.legs[len(shared) :]
     if weight.batched or not shared or weight.legs[:count] != shared or set(shared) & set(layout):
         return None
     if set(rows + columns) != set(layout) or (x.legs[-count:] != shared and not _follows(layout, rows, columns)):
         return None
-    rows = tuple(leg for leg in layout if leg in rows) if _follows(layout, rows, columns) else rows
+    rows = within(layout, rows) if _follows(layout, rows, columns) else rows
     left = _side(x, rows, shared)
     return _projected(writer, TensorText(left, rows + columns, x.batched), weight, count)
 
@@ -210,8 +210,8 @@ def _by_each(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) ->
 
 def _summed_first(x: TensorText, weight: TensorText) -> TensorText:
     """A weight with the summed legs first, for `_matmul`; an einsum would also permute the others, for its result."""
-    shared = tuple(leg for leg in x.legs if leg in weight.legs)
-    return weight.arranged(shared + tuple(leg for leg in weight.legs if leg not in shared))
+    shared = within(x.legs, weight.legs)
+    return weight.arranged(shared + without(weight.legs, *shared))
 
 
 def _mixing(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> TensorText | None:
@@ -219,8 +219,8 @@ def _mixing(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -> 
 
     Requires that the summed legs of x are directly before two or more legs that stay last.
     """
-    shared = tuple(leg for leg in x.legs if leg in weight.legs)
-    heads = tuple(leg for leg in weight.legs if leg not in shared)
+    shared = within(x.legs, weight.legs)
+    heads = without(weight.legs, *shared)
     if weight.batched or not shared or set(shared) & set(layout) or len(heads) != 1:
         return None
     first = x.legs.index(shared[0])
@@ -238,7 +238,7 @@ def _weighted(writer: Writer, x: TensorText, weight: TensorText, layout: Legs) -
     An einsum would permute x. Requires one summed leg, before legs that only x has.
     """
     summed_legs = [leg for leg in x.legs if leg not in layout]
-    kept = tuple(leg for leg in x.legs if leg in layout)
+    kept = within(x.legs, layout)
     unfit = (
         weight.batched
         or len(summed_legs) != 1
@@ -288,7 +288,7 @@ def _projected(writer: Writer, left: TensorText, weight: TensorText, count: int)
 def summed(factor: TensorText, layout: Legs) -> TensorText:
     """One factor: sums the legs that the result lacks and orders the others."""
     dims = [axis - len(factor.legs) for axis, leg in enumerate(factor.legs) if leg not in layout]
-    kept_legs = tuple(leg for leg in factor.legs if leg in layout)
+    kept_legs = within(factor.legs, layout)
     if dims:
         factor = TensorText(
             f"{factor.atom}.sum({dims[0] if len(dims) == 1 else tuple(dims)})", kept_legs, factor.batched
@@ -358,12 +358,12 @@ def _weighted_term(writer: Writer, term: Term, layout: Legs) -> tuple[TensorText
     if term.coefficient != ONE or len(term.factors) != 1:
         return None
     (use,), sequence = term.factors, {writer.graph.query, writer.graph.key}
-    operand, step = writer.value(use), writer.graph.step.get(use.name)
+    operand, step = writer.value(use), writer.graph.source(use)
     if operand.level != PRODUCT:
         return (operand, None) if operand.batched and {*operand.legs} == {*layout} and sequence & {*layout} else None
     if step is None or step.contraction is None or use.legs != step.legs:
         return None
-    inner_term, *other_terms = step.contraction.terms
+    inner_term, *other_terms = step.terms
     if other_terms or inner_term.coefficient != ONE or len(inner_term.factors) != 2:
         return None
     weight, tensor = sorted(map(writer.value, inner_term.factors), key=lambda factor: factor.batched)

@@ -7,6 +7,7 @@ from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.sides import unmapped
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Step
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import ATOM, SUM, Legs, TensorText
 from tensornet_attn.ops.topk import ranks
 
@@ -16,8 +17,8 @@ def choose(writer: Writer, topk: Step) -> None:
     if name_of_chosen(topk) in writer.values:
         return
     leg, count = chosen_of(topk)
-    legs, k = (*(topk_leg for topk_leg in topk.legs if topk_leg != leg), leg), writer.integer(count)
-    of, by = map(writer.value, topk.op.uses)
+    legs, k = (*without(topk.legs, leg), leg), writer.integer(count)
+    of, by = map(writer.value, topk.uses)
     assert topk.box is not None
     call = writer.call("top_chosen", of.arranged(legs).text, ranks(writer, topk.box, by.aligned(legs).text, "-1"), k)
     gates = writer.local[topk.name]
@@ -48,7 +49,7 @@ def product_text(writer: Writer, product: ExpertProduct, topk: Step) -> TensorTe
         rows = writer.value(product.x).grouped(
             _groups(product, product.summed) if total else (*((leg,) for leg in product.tokens), product.summed)
         )
-        of, gate = unmapped(writer, topk.op.uses[0])
+        of, gate = unmapped(writer, topk.uses[0])
         scores, k = of.renamed(topk.legs, product.gate.legs), writer.integer(chosen_of(topk)[1])
         options = [str(bool(total)), *([] if gate == "None" else [gate])]
         call = writer.call(
@@ -76,10 +77,10 @@ def add_biases(writer: Writer, step: Step, product: ExpertProduct, topk: Step) -
         .arranged(legs[: 1 + len(product.tokens)])
     )
     addends = []
-    for use in step.op.uses:
+    for use in step.uses:
         addend = writer.value(use)
         if use.legs and use.name in writer.graph.tensor and product.expert in use.legs:
-            addend = addend.arranged((product.expert, *(leg for leg in product.out if leg in use.legs)))
+            addend = addend.arranged((product.expert, *within(product.out, use.legs)))
             addend = TensorText(f"{addend.atom}[{chosen.text}]", (*chosen.legs, *addend.legs[1:]), True)
         addends.append(addend.aligned(legs).text)
     writer.bind(step.name, " + ".join(addends), legs, SUM)

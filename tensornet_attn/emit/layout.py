@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from tensornet_attn.graph.attention import ahead
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Kernel, Step, Use
 from tensornet_attn.graph.hidden import BY_KEY
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import hides_rows
@@ -16,14 +18,13 @@ Readers = Mapping[str, list[tuple[Step, Use]]]
 
 def batched(graph: Graph) -> frozenset[str]:
     """Values that may have batch dimensions: inputs, noise, boxes with run-time masks, and their dependents."""
-    batched_names = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
+    sources = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
     for step in graph.steps:
         box = step.box
         hides = box is not None and (graph.masked(step) or OPS[box.kind].recurrent or box.seen == BY_KEY)
-        hides = hides or hides_rows(graph, box) or step.kernel is not None
-        if hides or any(use.name in batched_names for use in step.op.uses):
-            batched_names.add(step.name)
-    return frozenset(batched_names)
+        if hides or hides_rows(graph, box) or step.kernel is not None:
+            sources.add(step.name)
+    return frozenset(ahead(graph.steps, sources))
 
 
 def readers(graph: Graph) -> Readers:
@@ -38,7 +39,7 @@ def box_layout(graph: Graph, step: Step, legs: Legs) -> Legs:
     """The legs of the operand of a box: the leg of the box last, with the query leg before it if masks act."""
     assert step.box is not None
     last_legs = (graph.query, step.box.leg) if graph.masked(step) and graph.query in legs else (step.box.leg,)
-    return tuple(leg for leg in legs if leg not in last_legs) + tuple(str(leg) for leg in last_legs)
+    return without(legs, *last_legs) + tuple(str(leg) for leg in last_legs)
 
 
 def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
@@ -59,14 +60,14 @@ def wanted(graph: Graph, read: Readers, step: Step) -> Legs:
 
 def _for_kernel(graph: Graph, kernel: Kernel, use: Use) -> Legs:
     """The width that scores sum last: kernels then read rows of queries or keys without a copy that turns them."""
-    inner_readers = [inner for inner in kernel.body if use in inner.op.uses]
+    inner_readers = [inner for inner in kernel.body if use in inner.uses]
     if len(inner_readers) != 1 or inner_readers[0].contraction is None:
         return use.legs
-    other_legs = {leg for other_use in inner_readers[0].op.uses if other_use != use for leg in other_use.legs}
-    summed_legs = tuple(leg for leg in use.legs if leg in other_legs and leg not in inner_readers[0].legs)
+    other_legs = {leg for other_use in inner_readers[0].uses if other_use != use for leg in other_use.legs}
+    summed_legs = within(without(use.legs, *inner_readers[0].legs), other_legs)
     if any(graph.leg[leg].sequence for leg in summed_legs) or not any(graph.leg[leg].sequence for leg in use.legs):
         return use.legs
-    return tuple(leg for leg in use.legs if leg not in summed_legs) + summed_legs
+    return without(use.legs, *summed_legs) + summed_legs
 
 
 def _for_box(graph: Graph, read: Readers, step: Step, reader: Step, box: Box) -> Legs:
@@ -81,19 +82,17 @@ def _for_contraction(graph: Graph, read: Readers, step: Step, reader: Step, op: 
     pair = (graph.query, graph.key)
     reader_layout = wanted(graph, read, reader)
     if set(pair) <= set(step.legs):
-        return tuple(leg for leg in step.legs if leg not in pair) + tuple(str(leg) for leg in pair)
+        return without(step.legs, *pair) + tuple(str(leg) for leg in pair)
     if len(op.terms) > 1:
         return _like(step.legs, reader_layout)
     other_legs = [other_use.legs for other_use in op.uses if other_use is not use]
-    summed_legs = tuple(
-        leg for leg in (other_legs[0] if other_legs else ()) if leg in step.legs and leg not in reader_layout
-    )
-    return _like(tuple(leg for leg in step.legs if leg not in summed_legs), reader_layout) + summed_legs
+    summed_legs = within(without(other_legs[0] if other_legs else (), *reader_layout), step.legs)
+    return _like(without(step.legs, *summed_legs), reader_layout) + summed_legs
 
 
 def _like(legs: Legs, order: Legs) -> Legs:
     """Legs in the given order, other legs last."""
-    return tuple(leg for leg in order if leg in legs) + tuple(leg for leg in legs if leg not in order)
+    return within(order, legs) + without(legs, *order)
 
 
 def split(dimension: int, sizes: Sequence[str]) -> str:

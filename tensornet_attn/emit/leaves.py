@@ -35,7 +35,7 @@ def bind_leaves(writer: Writer, steps: Iterable[Step], more: Collection[str] = (
     """
     pair = {writer.graph.query, writer.graph.key}
     uses = (
-        use for step in steps for use in step.op.uses if not (isinstance(step.form, Recurrence) and pair <= {*use.legs})
+        use for step in steps for use in step.uses if not (isinstance(step.form, Recurrence) and pair <= {*use.legs})
     )
     used = {*more, *(use.name for use in uses)}
     for tensor in writer.graph.tensors:
@@ -98,7 +98,7 @@ def stored(writer: Writer, tensor: Tensor) -> str:
 
 def _apart(writer: Writer, axis: int, group: tuple[str, ...]) -> str:
     """The call that unflattens a stored dimension; calls for later dimensions come first."""
-    sizes = ", ".join([*(str(writer.graph.leg[leg].size) for leg in group[:-1]), "-1"])
+    sizes = ", ".join([*(str(writer.graph.size_of(leg)) for leg in group[:-1]), "-1"])
     return f".unflatten({axis}, ({sizes}))" if len(group) > 1 else ""
 
 
@@ -135,7 +135,7 @@ def constant_text(writer: Writer, tensor: Tensor, init: Function) -> str:
         return writer.call("one_of", writer.call(f"{init.name}s", *arguments), count, f"{like}.dtype")
     if init.name == "distance":
         expression = writer.call("distance", *writer.lengths_of_pair, f"{like}.device") + f".to({dtype})"
-        return permuted(expression, (str(writer.graph.query), str(writer.graph.key)), tensor.legs)
+        return permuted(expression, (writer.graph.query, str(writer.graph.key)), tensor.legs)
     return filled_text(writer, init, sizes, options)
 
 

@@ -12,7 +12,7 @@ from tensornet_attn.graph.hidden import BY_KEY, flat_steps, omits_hidden_keys
 from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops import MASKS, OPS
+from tensornet_attn.ops import MASKS, operation_of
 from tensornet_attn.ops.conv import hides_rows
 
 _PLACES = {"query": "query", "key": "key", "distance": "(query - key)"}
@@ -42,15 +42,15 @@ def takes_key_mask(graph: Graph) -> bool:
 
 def masked_legs(graph: Graph) -> list[Legs]:
     """The legs of each box that masks act on."""
-    return [step.box.operand("of").legs for step in flat_steps(graph) if step.box is not None and graph.masked(step)]
+    return [step.box.of.legs for step in flat_steps(graph) if step.box is not None and graph.masked(step)]
 
 
 def keep_and_bias(writer: Writer, step: Step, layout: Legs) -> tuple[str, str]:
     """The names of mask and bias for a box laid out as [others..., n, m] or [others..., m]."""
     assert step.box is not None
-    query = str(writer.graph.query) in layout
+    query = writer.graph.query in layout
     visible_keys = _keep(writer, writer.graph.masks(step), "mask", len(layout) - 1 - query, query)
-    return visible_keys.keep, _bias(visible_keys, query and OPS[step.box.kind].takes_float_mask)
+    return visible_keys.keep, _bias(visible_keys, query and operation_of(step).takes_float_mask)
 
 
 def row_keep(writer: Writer, layout: Legs) -> str:

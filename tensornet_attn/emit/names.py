@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 BUILTINS = frozenset("bool dict len max min round super tuple".split())  # builtins that the emitted class uses
 _TAKEN = (
@@ -59,7 +59,7 @@ def _nested(graph: Graph, name: str) -> str:
     if not parent:
         return name
     outer = graph.step.get(parent)
-    if component == "of" and outer is not None and outer.box is not None and OPS[outer.box.kind].zero_where_hidden:
+    if component == "of" and outer is not None and operation_of(outer).zero_where_hidden:
         component = "scores"
     return f"{_nested(graph, parent)}_{re.sub(r'^p(?=[0-9])', '', component)}"
 

@@ -17,14 +17,14 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows, log_over_keys
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import TensorText
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.scores import exact_parts
 
 
 @contextmanager
 def in_precision(writer: Writer, step: Step) -> Iterator[None]:
     """In this context, operands have the precision in which the step reads them, and its result is rounded if it is."""
-    values = {use.name: writer.values[use.name] for use in step.op.uses if use.name in writer.values}
+    values = {use.name: writer.values[use.name] for use in step.uses if use.name in writer.values}
     wide = [name for name in values if name in writer.wide]
     short = writer.target.workload == "decoding" and all(few_rows(writer.graph, inner) for inner in body_of(step))
     blocks = isinstance(step.form, BlockedSteps) and not step.form.tiled and (wide or short)  # one dtype
@@ -77,7 +77,7 @@ def _read_exactly(step: Step, names: set[str]) -> bool:
     """Whether a box reads these only as logarithms or as numbers per row, such as a sink."""
     if step.box is None:
         return False
-    operation, roles = OPS[step.box.kind], {role for role, use in step.box.operands if use.name in names}
+    operation, roles = operation_of(step), {role for role, use in step.box.operands if use.name in names}
     return roles <= {*operation.logarithms, *operation.row_gradients}
 
 
@@ -107,6 +107,6 @@ def kernel_takes_wide(graph: Graph, name: str, step: Step) -> bool:
     names = {name, *(tensor for tensor, hidden in step.kernel.hidden if hidden == name)}
     if names & {use.name for use in exponents_of(step)}:
         return True
-    adding = [inner for inner in step.kernel.body if any(use.name in names for use in inner.op.uses)]
+    adding = [inner for inner in step.kernel.body if inner.reads & names]
     parts = exact_parts(graph, step)
     return all((inner in parts and elementwise(inner)) or _read_exactly(inner, names) for inner in adding)

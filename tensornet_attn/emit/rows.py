@@ -14,8 +14,9 @@ from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Step, Use
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
-from tensornet_attn.ops import MAPS, MASKS, OPS
+from tensornet_attn.ops import MAPS, MASKS, OPS, operation_of
 from tensornet_attn.ops.operation import dim_of
 from tensornet_attn.tiles.legs import unbounded
 from tensornet_attn.tiles.program import Node, below
@@ -188,11 +189,11 @@ class RowsPrinter:
             written = graph.step[base].legs
         if {*written} == {*legs} and base in self.writer.values:
             return written
-        legs = tuple(leg for leg in written if leg in legs) + tuple(leg for leg in legs if leg not in written)
+        legs = within(written, legs) + without(legs, *written)
         if not node.axes:
             return legs
-        heads = tuple(leg for leg in legs if leg in self.wide and leg not in node.axes)
-        return heads + node.axes + tuple(leg for leg in legs if leg not in heads + node.axes)
+        heads = within(without(legs, *node.axes), self.wide)
+        return heads + node.axes + without(legs, *heads + node.axes)
 
     # sums and products
 
@@ -279,7 +280,7 @@ class RowsPrinter:
         if covers and big.legs[-1] in layout and big.legs[-1] in small.legs:  # avoids one matmul per entry
             dims = ", ".join(str(i - len(big.legs)) for i, leg in enumerate(big.legs) if leg not in layout)
             expression = self.writer.call("summed_products", big.text, small.aligned(big.legs).text, f"({dims},)")
-            kept_legs = tuple(leg for leg in big.legs if leg in layout)
+            kept_legs = within(big.legs, layout)
             return TensorText(expression, kept_legs, big.batched or small.batched).aligned(layout)
         return product(self.writer, left, right, layout)
 
@@ -289,7 +290,7 @@ class RowsPrinter:
             replace(operand, text=f"{operand.atom}.flatten(-2)", legs=(*operand.legs[:-2], "pair"))
             for operand in (left, right)
         )
-        shared = tuple(leg for leg in flat_left.legs[:-1] if leg in flat_right.legs and leg not in layout)
+        shared = within(without(flat_left.legs[:-1], *layout), flat_right.legs)
         expression = einsum_text(flat_left, flat_right, shared + layout)
         return summed(TensorText(expression, shared + layout, left.batched or right.batched), layout)
 
@@ -353,7 +354,7 @@ class RowsPrinter:
 
     def _box(self, node: Node) -> TensorText:
         (step, *_) = node.data
-        return self._boxed(step, dict(zip(step.op.uses, map(self.value, node.args), strict=True)))
+        return self._boxed(step, dict(zip(step.uses, map(self.value, node.args), strict=True)))
 
     def _boxed(self, step: Step, by_use: dict[Use, TensorText]) -> TensorText:
         writer = self.writer
@@ -388,7 +389,7 @@ class RowsPrinter:
         (step, role, *_), (saved, gradient) = node.data, map(self.value, node.args)
         box, masked = step.op, self.writer.graph.masked(step)
         if masked or role:
-            saved = saved.arranged(box_layout(self.writer.graph, step, box.operand("of").legs))
+            saved = saved.arranged(box_layout(self.writer.graph, step, box.of.legs))
         arguments = [saved.text, gradient.aligned(saved.legs).text]
         if masked:
             arguments.append(keep_and_bias(self.writer, step, saved.legs)[0])
@@ -403,20 +404,20 @@ class RowsPrinter:
 
     def _kept(self, node: Node) -> TensorText:
         (step,), gradient, graph = node.data, self.value(node.args[0]), self.writer.graph
-        use = step.op.operand("of")
+        use = step.op.of
         if not step.op.seen:
             legs = box_layout(graph, step, use.legs)
             keep = keep_and_bias(self.writer, step, legs)[0]
             return TensorText(self.writer.call("kept", gradient.aligned(legs).text, keep), legs, True)
-        pair = tuple(leg for leg in self.program.pair if leg in use.legs)
-        legs = tuple(leg for leg in use.legs if leg not in pair) + pair if len(pair) == 2 else use.legs
+        pair = within(self.program.pair, use.legs)
+        legs = without(use.legs, *pair) + pair if len(pair) == 2 else use.legs
         keep = seen_text(self.writer, step.op.seen, legs, use.name in self.writer.batched)
         return TensorText(self.writer.call("hide", gradient.aligned(legs).text, keep, "0.0"), legs, True)
 
     def _pull(self, node: Node) -> TensorText:
         """The gradient of a box without tiles: written for shifts and maxima, otherwise by autograd."""
         (step, index, _), (gradient, *operands) = node.data, [self.value(arg) for arg in node.args]
-        operand, name, op = operands[index], self.variable, OPS[step.box.kind]
+        operand, name, op = operands[index], self.variable, operation_of(step)
         if op.makes_leg:
             return self._shift_gradient(step.box, gradient, operand)
         if op.operand_gradient and not self.writer.graph.masked(step):
@@ -427,8 +428,8 @@ class RowsPrinter:
                 str(dim_of(operand, step.box.leg)),
             )
             return TensorText(expression, operand.legs, True)
-        by_use = dict(zip(step.op.uses, operands, strict=True))
-        by_use[step.op.uses[index]] = TensorText(name, operand.legs, True)
+        by_use = dict(zip(step.uses, operands, strict=True))
+        by_use[step.uses[index]] = TensorText(name, operand.legs, True)
         output = self._boxed(step, by_use)
         aligned, leg_counts = (
             gradient.aligned(output.legs, whole=True).text,
@@ -442,7 +443,7 @@ class RowsPrinter:
         graph, leg, target = self.writer.graph, str(box.leg), str(box.other)
         of_keys = target == graph.query
         rows, reach = str(graph.key if of_keys else graph.query), graph.leg[leg].reach
-        others = tuple(name for name in table.legs if name not in (rows, leg))
+        others = without(table.legs, rows, leg)
         options = [*([] if reach is None else [str(reach)]), *(["of_keys=True"] if of_keys else [])]
         expression = self.writer.call(
             "shift_gradient", gradient.aligned((*others, rows, target), whole=True).text, "rows", *options
@@ -455,7 +456,7 @@ class RowsPrinter:
 def mask_gradient(writer: BlockWriter, step: Step, gradient: TensorText) -> str:
     """The gradient of the call's mask, from the gradient of the scores it was added to."""
     assert step.box is not None
-    legs = box_layout(writer.graph, step, step.box.operand("of").legs)
+    legs = box_layout(writer.graph, step, step.box.of.legs)
     return writer.call(
         "mask_gradient", gradient.aligned(legs, whole=True).text, "mask", writer.batch_dims, str(len(legs) - 2)
     )

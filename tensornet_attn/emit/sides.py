@@ -11,6 +11,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import NormalizedScores, ScoreTerm, UnnormalizedScores
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
 from tensornet_attn.ops.map import row
 from tensornet_attn.ops.maps import MAPS, ElementwiseMap
@@ -24,7 +25,7 @@ def unmapped(writer: Writer, use: Use) -> tuple[TensorText, str]:
         return writer.value(use), "None"
     step = writer.inside[use.name]
     assert step.box is not None
-    of, elementwise = step.box.operand("of"), row(step.box)
+    of, elementwise = step.box.of, row(step.box)
     operand = writer.value(of).renamed(of.legs, step.legs).renamed(step.legs, use.legs)
     code = elementwise.torch.format(x="x", atom="x") if elementwise.torch else writer.call(elementwise.name, "x")
     code = code.removesuffix("(x)") if code.endswith("(x)") and code.count("(") == 1 else f"lambda x: {code}"
@@ -71,7 +72,7 @@ def _map_of_side(writer: Writer, recurrence: Recurrence, side: tuple[Use, ...], 
 def _is_map(writer: Writer, use: Use) -> bool:
     """Whether a side is an operand, or one map of it."""
     box = None if use.name in writer.values else writer.inside[use.name].box
-    return use.name in writer.values or (box is not None and box.operand("of").name in writer.values)
+    return use.name in writer.values or (box is not None and box.of.name in writer.values)
 
 
 def feature_of_side(writer: Writer, recurrence: Recurrence, use: Use) -> Feature:
@@ -93,7 +94,7 @@ def small_legs(writer: Writer, kernels: Sequence[Step]) -> Legs:
         if not _is_map(writer, use)
         for leg in feature_of_side(writer, recurrence, use).sizes
     }
-    return tuple(leg for leg in writer.graph.leg if leg in summed_legs)
+    return within(writer.graph.leg, summed_legs)
 
 
 def _in_torch(writer: Writer, node: Node, names: Sequence[str], small: Legs) -> TensorText:
@@ -140,7 +141,7 @@ def sides_text(
 
     `rows`: a query side without its sequence leg has a row for each position, else one for all.
     """
-    query, key = str(writer.graph.query), str(writer.graph.key)
+    query, key = writer.graph.query, str(writer.graph.key)
     return [
         _operands(writer, "q", recurrence, term.query, query, term, small, rows),
         _operands(writer, "k", recurrence, term.key, key, term, small, True),
@@ -239,7 +240,7 @@ def eps_text(writer: Writer, recurrence: Recurrence) -> str:
 
 def mask_options(writer: Writer, recurrence: Recurrence) -> list[str]:
     """The masks of the call, and the number of dimensions before the sequence."""
-    written = tuple(leg for leg in recurrence.box.legs if leg not in (writer.graph.query, writer.graph.key))
+    written = without(recurrence.box.legs, writer.graph.query, writer.graph.key)
     order = tuple(written.index(leg) for leg in (*recurrence.heads, *recurrence.mixed))
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and (order != tuple(range(len(order))) or len(recurrence.mixed) > 1):

@@ -17,7 +17,7 @@ from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText, shape_comment
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 _INLINE = 64  # maximum characters of an expression nested in another
 
@@ -97,9 +97,9 @@ class Writer:
             return False
         reader = self.readers[name][0][0]
         if reader.contraction is not None:
-            nestable = len(reader.contraction.terms) > 1
+            nestable = len(reader.terms) > 1
         else:
-            nestable = reader.box is not None and OPS[reader.box.kind].inline
+            nestable = operation_of(reader).inline
         return nestable and len(value.text) <= _INLINE and "einsum" not in value.text
 
     def call(self, function: str, *arguments: str) -> str:

@@ -19,19 +19,19 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
     What depends on no query but through the sum has one row too; it may be read by products, elementwise maps and sums
     over other legs. A product that keeps the query leg broadcasts it to the rows of its other operand.
     """
-    parts, query = step.form, str(graph.query)
+    parts, query = step.form, graph.query
     if not isinstance(parts, Recurrence) or not sums_keys(step):
         return set()
     if parts.causal(graph) or not all(_alike(graph, use) for term in parts.terms for use in term.query):
         return set()
     narrow = {step.name}
     for reader in graph.steps:
-        own = [use for use in reader.op.uses if use.name in narrow]
+        own = [use for use in reader.uses if use.name in narrow]
         if not own:
             continue
         if not all(query in use.legs for use in own):  # read along another leg
             return set()
-        box, uses = reader.box, [use for use in reader.op.uses if query in use.legs]
+        box, uses = reader.box, [use for use in reader.uses if query in use.legs]
         fits = reader.contraction is not None
         if box is not None:  # what scales by random numbers draws them for each query
             kind = OPS[box.kind]
@@ -45,8 +45,8 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
 
 def _alike(graph: Graph, use: Use) -> bool:
     """Whether a query side is the same for all queries: ones, what has no query leg, or a product of these."""
-    producer = graph.step.get(use.name)
-    factors = producer.contraction.uses if producer is not None and producer.contraction is not None else (use,)
+    producer = graph.source(use)
+    factors = producer.uses if producer is not None and producer.contraction is not None else (use,)
     return all(graph.query not in factor.legs or is_ones(graph, factor.name) for factor in factors)
 
 

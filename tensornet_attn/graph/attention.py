@@ -18,8 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use, cached
+from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.ir.arithmetic import Arith
+from tensornet_attn.ir.steps import with_terms
 from tensornet_attn.ops.softmax import sink_of
 
 Legs = tuple[str, ...]
@@ -139,17 +140,15 @@ class MapReader:
     @property
     def product(self) -> Term:
         """The product that contains the map."""
-        assert self.step.contraction is not None
         assert self.term is not None
-        return self.step.contraction.terms[self.term]
+        return self.step.terms[self.term]
 
     def with_terms(self, terms: Iterable[Term]) -> Step:
         """The reader with that product replaced by other terms."""
-        assert self.step.contraction is not None
         assert self.term is not None
-        all_terms = list(self.step.contraction.terms)
+        all_terms = list(self.step.terms)
         all_terms[self.term : self.term + 1] = terms
-        return replace(self.step, op=Contraction(tuple(all_terms)))
+        return with_terms(self.step, all_terms)
 
     def reading(self, replacement: Use) -> Step:
         """The reader with the map and its values replaced by a result."""
@@ -187,7 +186,7 @@ class Attention:
     @property
     def scores(self) -> Step | None:
         """The step that computes the scores, None if they are a tensor."""
-        return self.graph.step.get(self.of.name)
+        return self.graph.source(self.of)
 
     @property
     def origin(self) -> str:
@@ -241,7 +240,7 @@ def attentions(graph: Graph) -> Mapping[str, Attention]:
     for step in graph.steps:
         weighting = weighting_of(step, graph.key)
         if step.box is not None and weighting is not None:
-            by_name[step.name] = Attention(graph, step, step.box.operand("of"), weighting, step.box.masks)
+            by_name[step.name] = Attention(graph, step, step.box.of, weighting, step.box.masks)
     return by_name
 
 
@@ -260,9 +259,9 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
 
 def score_of(graph: Graph, use: Use) -> Score:
     """The structure of scores. To get the structure of its operands, call this function with their uses."""
-    step = graph.step.get(use.name)
+    step = graph.source(use)
     if step is not None and step.contraction is not None:
-        return Terms(step, tuple(split(graph, term) for term in step.contraction.terms))
+        return Terms(step, tuple(split(graph, term) for term in step.terms))
     of = None if step is None or step.box is None else dict(step.box.operands).get("of")
     if step is None or step.box is None or of is None:
         return OpaqueScores(use)
@@ -287,9 +286,9 @@ def readers_of(graph: Graph, name: str) -> tuple[MapReader, ...]:
 
 def _readers(graph: Graph, step: Step, name: str) -> Iterator[MapReader]:
     if step.contraction is None:
-        yield from (MapReader(step, use, None) for use in step.op.uses if use.name == name)
+        yield from (MapReader(step, use, None) for use in step.uses if use.name == name)
         return
-    for number, term in enumerate(step.contraction.terms):
+    for number, term in enumerate(step.terms):
         for index, use in enumerate(term.factors):
             if use.name == name:
                 others = (*term.factors[:index], *term.factors[index + 1 :])
@@ -302,8 +301,17 @@ def behind(graph: Graph, names: Iterable[str]) -> set[str]:
     needed = {*names}
     for step in reversed(graph.steps):
         if step.name in needed:
-            needed |= {use.name for use in step.op.uses}
+            needed |= step.reads
     return needed
+
+
+def ahead(steps: Iterable[Step], names: Iterable[str]) -> set[str]:
+    """The names, with those of the steps that depend on them."""
+    reached = {*names}
+    for step in steps:
+        if step.reads & reached:
+            reached.add(step.name)
+    return reached
 
 
 def map_of(graph: Graph) -> MapReader | None:
@@ -311,7 +319,7 @@ def map_of(graph: Graph) -> MapReader | None:
     readers = [
         reader
         for step in graph.steps
-        if {graph.query, graph.key} <= {*step.legs}
+        if graph.on_pairs(step.legs)
         for reader in readers_of(graph, step.name)
         if reader.term is not None and reader.values and graph.key not in reader.step.legs
     ]
@@ -322,5 +330,5 @@ def map_of(graph: Graph) -> MapReader | None:
 def summing(graph: Graph) -> set[str]:
     """The steps that the output depends on and that reduce the key leg."""
     used = behind(graph, [graph.output])
-    takes = {step.name for step in graph.steps if any(graph.key in use.legs for use in step.op.uses)}
+    takes = {step.name for step in graph.steps if any(graph.key in use.legs for use in step.uses)}
     return {step.name for step in graph.steps if step.name in used & takes and graph.key not in step.legs}

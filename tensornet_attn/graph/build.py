@@ -22,6 +22,7 @@ from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.signs import doubtful_normalizers, growing_decays, growing_exponentials
 from tensornet_attn.graph.steps import declare_steps
 from tensornet_attn.graph.tensors import declare_tensors
+from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.schema import BOXES, kinds_of
 from tensornet_attn.spec.design import SECTIONS, Design
@@ -194,10 +195,10 @@ def _check_causal(graph: Graph, scope: Scope, causal: bool | None) -> None:
     if not graph.causal:
         return
     for step, message in causal_leaks(graph):
-        box, read = graph.step[step].box, {leg for use in graph.step[step].op.uses for leg in use.legs}
+        box, read = graph.step[step].box, legs_in(graph.step[step].uses)
         remedy = "put a softmax, normalize or keep box around the scores"
         if box is not None and box.leg == graph.query:
-            scores = graph.key in box.operand("of").legs
+            scores = graph.key in box.of.legs
             remedy = f"run it along the key leg '{graph.key}'" if scores else "run a 'cumsum' box over the keys instead"
             if not (scores or OPS[box.kind].linear):  # no sum that a cumsum could replace
                 remedy = f"run it along a leg without positions, or along the keys '{graph.key}' of scores"

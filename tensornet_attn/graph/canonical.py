@@ -128,7 +128,7 @@ def _step(coloured: Incidence, step: Step) -> None:
     ]
     vertices = {WHOLE: coloured.vertex((step.name,), " ".join(words))}
     if step.contraction is not None:
-        for number, term in enumerate(step.contraction.terms, 1):
+        for number, term in enumerate(step.terms, 1):
             vertices[number] = coloured.vertex(
                 (step.name, "term", number), f"term {arithmetic_text(term.coefficient, coloured.graph)}"
             )
@@ -214,9 +214,7 @@ class _VertexWriter:
         uses = self.uses(step, wire_names)
         texts = [" ".join(uses.get(WHOLE, []))]
         if step.contraction is not None:
-            keys = sorted(
-                ((step.name, "term", number) for number, _ in enumerate(step.contraction.terms, 1)), key=self.of
-            )
+            keys = sorted(((step.name, "term", number) for number, _ in enumerate(step.terms, 1)), key=self.of)
             texts = [f"({' '.join([self.colour(key), *uses.get(key[2], [])])})" for key in keys]
         legs = ", ".join(f"{name} {colour}" for name, colour in colours)
         return f"{self.names[step.name]} = {self.colour((step.name,))} [{legs}] {' '.join(texts)}"

@@ -62,7 +62,7 @@ def looks_back(graph: Graph) -> bool:
 def areas_seen(graph: Graph) -> Areas:
     """Areas that contain all pairs in which a key affects a query, for all values of the tensors."""
     boxes = [step for step in graph.steps if step.box is not None]
-    masked = [step for step in boxes if graph.masked(step) and graph.query in step.op.uses[0].legs]
+    masked = [step for step in boxes if graph.masked(step) and graph.query in step.uses[0].legs]
     recurrent = any(OPS[step.op.kind].recurrent for step in boxes)  # type: ignore[union-attr]
     if recurrent or not masked or graph.key in graph.legs_of(graph.output) or _leaks(graph):
         return EVERYWHERE
@@ -93,8 +93,7 @@ def _fact(graph: Graph, step: Step, facts: dict[str, Fact], positive: dict[str, 
     """The facts of a step. Masks apply only to boxes with the legs `acts`; only results with these can be zero."""
     if step.box is not None:
         return _box(graph, step, step.box, facts, positive, acts)
-    assert step.contraction is not None
-    terms = [_product(graph, step, term, facts, acts) for term in step.contraction.terms]
+    terms = [_product(graph, step, term, facts, acts) for term in step.terms]
     return Fact(any(t.data for t in terms), all(t.zero for t in terms))
 
 
@@ -123,7 +122,7 @@ def _box(graph: Graph, step: Step, box: Box, facts: dict[str, Fact], positive: d
     op = OPS[box.kind]
     if op.looks_back:
         return Fact(data)
-    if graph.masked(step) and acts <= {*box.operand("of").legs}:  # masks apply here
+    if graph.masked(step) and acts <= {*box.of.legs}:  # masks apply here
         return Fact(data, op.zero_at_hidden(box))
     if op.runs_along and data and box.leg in (graph.query, graph.key):
         # if zeros count, as in a mean, the number of later keys matters

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -45,8 +45,8 @@ class Diagram:
         return {step.name: step for step in self.steps}
 
     @cached_property
-    def query(self) -> str | None:
-        return next((leg.name for leg in self.legs if leg.kind == "query"), None)
+    def query(self) -> str:
+        return next((leg.name for leg in self.legs if leg.kind == "query"), "")  # a checked design has one
 
     @cached_property
     def key(self) -> str | None:
@@ -57,12 +57,24 @@ class Diagram:
         """The values of names in arithmetic: settings, and sizes known before run time."""
         return dict(self.settings) | {leg.name: leg.size for leg in self.legs if leg.size is not None}
 
+    def on_pairs(self, legs: Iterable[str]) -> bool:
+        """Whether there are values of queries x keys."""
+        return {self.query, self.key} <= {*legs}
+
     def of_role(self, role: str) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors if tensor.role == role)
+
+    def source(self, use: Use) -> Step | None:
+        """The step that computes what is used; None for a tensor."""
+        return self.step.get(use.name)
 
     def legs_of(self, name: str) -> tuple[str, ...]:
         """The legs of a tensor or a step, in the declared order."""
         return (self.tensor.get(name) or self.step[name]).legs
+
+    def size_of(self, leg: str) -> int | None:
+        """The size of a leg; None if it is sized at run time."""
+        return self.leg[leg].size
 
     def shape_of(self, name: str) -> tuple[int | None, ...]:
         """The stored shape of a weight, constant or state; None for legs sized at run time."""
@@ -77,7 +89,7 @@ class Diagram:
         if box is None or not self.masked(step):
             return ()
         causal = Function("causal")
-        query = self.query in box.operand("of").legs
+        query = self.query in box.of.legs
         return (*box.masks, causal) if self.causal and query and causal not in box.masks else box.masks
 
     def masked(self, step: Step) -> bool:
@@ -111,14 +123,14 @@ class Diagram:
             for steps in (self.steps, *bodies)
             for local in [{} if steps is self.steps else {inner.name for inner in steps}]  # a body has its own names
             for step in steps
-            for use in step.op.uses
+            for use in step.uses
             if use.name in names and use.name not in local
             for declared, leg in zip(self.legs_of(use.name), use.legs, strict=True)
         )
 
     def uses(self) -> Iterator[tuple[Step, Use]]:
         for step in self.steps:
-            for use in step.op.uses:
+            for use in step.uses:
                 yield step, use
 
     @cached_property

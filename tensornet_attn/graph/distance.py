@@ -12,9 +12,9 @@ ABSOLUTE, DISTANCE, POSITION = Function("abs"), Function("distance"), Function("
 
 def gap_of(graph: Graph, use: Use, causal: bool) -> str | None:
     """The constant of a use that is the distance, or its absolute value if causal. Returns None for other uses."""
-    step = graph.step.get(use.name)
+    step = graph.source(use)
     if causal and step is not None and step.box is not None and step.box.function == ABSOLUTE:
-        inner = step.box.operand("of")
+        inner = step.box.of
         return gap_of(graph, inner, False) if inner.legs == use.legs else None
     tensor = graph.tensor.get(use.name)
     return use.name if tensor is not None and tensor.init == DISTANCE and use.legs == tensor.legs else None
@@ -26,12 +26,12 @@ def two_sides(graph: Graph, term: Term, causal: bool) -> tuple[Term, Term, tuple
     Returns None if the term depends on query and key in another way.
     """
     gaps = [(use, name) for use in term.factors if (name := gap_of(graph, use, causal)) is not None]
-    legs = [str(graph.query), str(graph.key)]
+    legs = [graph.query, str(graph.key)]
     if len(gaps) != 1 or len([use for use in term.factors if {*legs} & {*use.legs}]) != 1:
         return None
     gap, name = gaps[0]
     positions = tuple(Tensor(f"{name}.{leg}", "constant", (leg,), POSITION) for leg in legs)
-    position_uses = [Use(position.name, position.legs) for position in positions]
+    position_uses = [position.use for position in positions]
     query, key = (
         replace(term, factors=tuple(position if use == gap else use for use in term.factors))
         for position in position_uses

@@ -11,7 +11,7 @@ from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.graph.signs import growing_sums
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import operation_of
 
 
 def unnormalized_scores(graph: Graph) -> list[str]:
@@ -21,7 +21,7 @@ def unnormalized_scores(graph: Graph) -> list[str]:
     a mixture that update a state.
     """
     pair = {graph.query, graph.key}
-    steps = [step for step in graph.steps if step.box is not None and OPS[step.box.kind].zero_where_hidden]
+    steps = [step for step in graph.steps if operation_of(step).zero_where_hidden]
     along_keys = [step.name for step in steps if _normalizes(step) and step.box.leg == graph.key]  # type: ignore[union-attr]
     reached, names = behind(graph, [graph.output]), []
     for step in steps:
@@ -31,7 +31,7 @@ def unnormalized_scores(graph: Graph) -> list[str]:
             or box is None
             or not _normalizes(step)
             or box.leg == graph.key
-            or not pair <= {*box.operand("of").legs}
+            or not pair <= {*box.of.legs}
         ):
             continue
         before = behind(graph, [step.name])
@@ -44,7 +44,7 @@ def rotated_alone(graph: Graph) -> Iterator[tuple[str, str]]:
     """(rotated operand, other operand) of scores in which only the queries, or only the keys, are rotated."""
     pair = {graph.query, graph.key}
     for step in graph.steps:
-        for term in step.contraction.terms if step.contraction is not None else ():
+        for term in step.terms:
             for use in term.factors:
                 leg = _turned_leg(graph, use)
                 others = [
@@ -71,7 +71,7 @@ def doubts_of_float16(graph: Graph, schedule: Graph) -> Iterator[str]:
     for divisor in schedule.steps:
         if divisor.box is None or divisor.box.function != Function("reciprocal") or divisor.name in graph.step:
             continue
-        of = schedule.step.get(divisor.box.operand("of").name)
+        of = schedule.source(divisor.box.of)
         if of is not None and _sums(schedule, of):
             name = divisor.name.rpartition(".")[0]
             what = f"'{name}' is normalised after products with it are summed over '{graph.key}'"
@@ -82,13 +82,13 @@ def doubts_of_float16(graph: Graph, schedule: Graph) -> Iterator[str]:
 def _sums(schedule: Graph, step: Step) -> bool:
     """Whether a step is a sum over the keys that a kernel computes, or such a sum and a number."""
     if step.contraction is not None:
-        return all(use.name in schedule.step and _sums(schedule, schedule.step[use.name]) for use in step.op.uses)
+        return all(use.name in schedule.step and _sums(schedule, schedule.step[use.name]) for use in step.uses)
     return isinstance(step.form, Recurrence) and step.form.value is None
 
 
 def _normalizes(step: Step) -> bool:
     """Whether the entries along the leg of the box become weights, which sum to 1."""
-    return step.box is not None and (OPS[step.box.kind].divides_by_sum or OPS[step.box.kind].exponential > 0)
+    return operation_of(step).divides_by_sum or operation_of(step).exponential > 0
 
 
 def _turns(graph: Graph, name: str) -> bool:

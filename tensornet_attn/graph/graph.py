@@ -92,6 +92,6 @@ def body_graph(graph: Graph, step: Step) -> Graph:
     """The steps of a kernel as a separate graph, with the outside steps that they read as inputs."""
     op = step.kernel
     assert op is not None
-    outside = {use.name for inner in op.body for use in inner.op.uses} & graph.step.keys() - {*op.steps}
+    outside = {use.name for inner in op.body for use in inner.uses} & graph.step.keys() - {*op.steps}
     inputs = tuple(Tensor(name, "input", graph.legs_of(name)) for name in sorted(outside))
     return replace(graph, tensors=graph.tensors + inputs, steps=op.body, output=step.name)

@@ -55,7 +55,7 @@ def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...
     for step in reversed(steps):
         step_seen = seen.get(step.name, EVERYTHING)
         use_looks[step.name] = tuple(_looks(graph, step, step_seen, zeros, legs))
-        for use, look in zip(step.op.uses, use_looks[step.name], strict=True):
+        for use, look in zip(step.uses, use_looks[step.name], strict=True):
             names = dict(zip(use.legs, legs[use.name], strict=True))
             seen[use.name] = _simplest(seen.get(use.name, _NOTHING) | _translated(graph, look, names))
     return use_looks, seen
@@ -64,7 +64,7 @@ def _seen(graph: Graph, shown: Iterable[str]) -> tuple[dict[str, tuple[Seen, ...
 def visible_to(graph: Graph, step: Step) -> Visible:
     """What is visible to a masked box, in its own legs."""
     assert step.box is not None
-    legs = step.box.operand("of").legs
+    legs = step.box.of.legs
     if graph.query not in legs:
         return KEYS
     others = tuple((leg, leg) for leg in legs if leg not in (graph.query, graph.key))
@@ -104,7 +104,7 @@ def _all_translated(graph: Graph, alternative: Iterable[Visible], names: Mapping
     """Translates each part; parts that hide nothing of the other tensor are dropped."""
     if graph.key is None or names.get(graph.key) != graph.key:
         return frozenset()
-    pair = names.get(str(graph.query)) == graph.query
+    pair = names.get(graph.query) == graph.query
     return frozenset(_translated_one(visible, names) if pair else KEYS for visible in alternative)
 
 
@@ -146,7 +146,7 @@ def zero_outside(graph: Graph, batched: Container[str]) -> dict[str, frozenset[V
     steps = flat_steps(graph)
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs, batched)
-    return {step.name: _zero(graph, step.op.uses, zeros, legs) for step in steps if step.box is not None}
+    return {step.name: _zero(graph, step.uses, zeros, legs) for step in steps if step.box is not None}
 
 
 def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Container[str] | None = None) -> _Zeros:
@@ -155,7 +155,7 @@ def _zeros(graph: Graph, steps: Iterable[Step], legs: _LegsOf, batched: Containe
     for step in steps:
         box = step.box
         if step.contraction is not None:
-            products = [term.factors for term in step.contraction.terms]
+            products = [term.factors for term in step.terms]
             counted = [factors if batched is None or len(factors) == 1 else () for factors in products]
             terms = [_zero(graph, factors, zeros, legs) for factors in counted]
             shared = frozenset.intersection(*terms) or (frozenset({KEYS}) if all(terms) else _NOWHERE)
@@ -194,7 +194,7 @@ def zero_at_pairs(graph: Graph) -> frozenset[str]:
 
 def omits_hidden_keys(graph: Graph) -> bool:
     """Whether a product sums the key leg, so that a key mask hides keys from it."""
-    return any(_sums(graph, step, term) for step in flat_steps(graph) for term in _terms(step))
+    return any(_sums(graph, step, term) for step in flat_steps(graph) for term in step.terms)
 
 
 @cached
@@ -204,17 +204,13 @@ def counting(graph: Graph) -> Mapping[str, tuple[Term, ...]]:
     The steps inside of a kernel have the names that `flattened` gives them.
     """
     steps = flat_steps(graph)
-    sums = {step.name: [term for term in _terms(step) if _sums(graph, step, term)] for step in steps}
+    sums = {step.name: [term for term in step.terms if _sums(graph, step, term)] for step in steps}
     if not any(sums.values()):
         return {}
     legs = _legs_of(graph, steps)
     zeros = _zeros(graph, steps, legs)
     counted = {name: tuple(term for term in sums[name] if not _zero(graph, term.factors, zeros, legs)) for name in sums}
     return {name: terms for name, terms in counted.items() if terms}
-
-
-def _terms(step: Step) -> tuple[Term, ...]:
-    return step.contraction.terms if step.contraction is not None else ()
 
 
 def _sums(graph: Graph, step: Step, term: Term) -> bool:
@@ -229,7 +225,7 @@ def left_out(graph: Graph) -> frozenset[str]:
         box = step.box
         chooses = box is not None and graph.masked(step) and OPS[box.kind].nothing_elsewhere(box)
         passes = graph.key in step.legs and (box is None or OPS[box.kind].elementwise)
-        if chooses or (passes and any(use.name in names for use in step.op.uses)):
+        if chooses or (passes and step.reads & names):
             names.add(step.name)
     return frozenset(names)
 
@@ -240,7 +236,7 @@ def hider(graph: Graph, steps: Iterable[Step], term: Term, seen: Mapping[str, tu
     `seen`: the `looks` of the graph. A step that sees hidden keys, as a norm over keys does, needs its operand whole.
     """
     inside = {step.name for step in steps}
-    reads = [pair for step in steps for pair in zip(step.op.uses, seen[step.name], strict=True)]
+    reads = [pair for step in steps for pair in zip(step.uses, seen[step.name], strict=True)]
     others = {use.name for use, look in reads if look == EVERYTHING or not _on_keys(graph, use)}
     keys = [use for use in term.factors if _on_keys(graph, use)]
     return next((use for use in keys if use.name not in inside | others), None)
@@ -256,7 +252,7 @@ def _on_keys(graph: Graph, use: Use) -> bool:
 def _looks(graph: Graph, step: Step, step_seen: Seen, zeros: _Zeros, legs: _LegsOf) -> Iterator[Seen]:
     """What a step sees of each use; `step_seen` is what is visible of the step itself."""
     if step.contraction is not None:
-        for term in step.contraction.terms:
+        for term in step.terms:
             for index, use in enumerate(term.factors):
                 others = (*term.factors[:index], *term.factors[index + 1 :])
                 zero = _zero(graph, others, zeros, legs)
@@ -268,7 +264,7 @@ def _looks(graph: Graph, step: Step, step_seen: Seen, zeros: _Zeros, legs: _Legs
         for role, use in step.box.operands:
             yield _translated(graph, _through(graph, step, step.box, role, step_seen), _own(use.legs))
     else:
-        yield from (_translated(graph, step_seen, _own(use.legs)) for use in step.op.uses)
+        yield from (_translated(graph, step_seen, _own(use.legs)) for use in step.uses)
 
 
 def _through(graph: Graph, step: Step, box: Box, role: str, step_seen: Seen) -> Seen:

@@ -15,7 +15,8 @@ from tensornet_attn.graph.causal import leak_of_hidden, looks_back
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.ops.conv import convolves, hides_rows, left_of
 
 _PLACED = ("position", "sinusoid")  # constants that depend on absolute positions
@@ -55,7 +56,7 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
     paired = _paired_tensor(subgraph)
     apart = next(filter(None, (_asks_distance(subgraph, step, False) for step in steps)), None) or paired
     between = next(filter(None, (_asks_distance(subgraph, step, True) for step in steps)), None) or paired
-    used_legs = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs}
+    used_legs = {leg for step in steps for legs in (step.legs, *(use.legs for use in step.uses)) for leg in legs}
     alone = (
         length is None
         and by_position is None
@@ -70,13 +71,13 @@ def padding_of(graph: Graph, wanted: Collection[str]) -> Padding:
 
 def _looks_back(graph: Graph) -> bool:
     """Whether no query sees a later key, so that rows after a sequence cannot reach it."""
-    boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.op.uses[0].legs]
+    boxes = [step for step in graph.steps if graph.masked(step) and graph.query in step.uses[0].legs]
     return all(lookahead(graph, step) <= 0 for step in boxes) and looks_back(replace(graph, causal=True))
 
 
 def _sums(graph: Graph, step: Step) -> bool:
     """Whether a step sums keys without the weights of a softmax, so that a much longer sum may overflow."""
-    op = OPS[step.box.kind] if step.box is not None else None
+    op = operation_of(step) if step.box is not None else None
     if op is None or not (graph.masked(step) or op.recurrent):
         return False
     return op.recurrent or op.ignores_zeros == "always"
@@ -94,15 +95,15 @@ def _counts_length(graph: Graph) -> str | None:
     """Why a value depends on the length, other than through sums; None if none does."""
     unbounded = {leg.name for leg in graph.legs if leg.kind == "relative" and leg.size is None}
     for step in graph.steps:
-        if step.box is not None and OPS[step.box.kind].by_length(step.box):
+        if step.box is not None and operation_of(step).by_length(step.box):
             return f"'{step.name}' rotates by angles that depend on the length"
         if _reads_padding(graph, step.box) and _later_taps(graph, step.box):
             return f"'{step.name}' reads later positions"
         lengths = {name.name for number in step.arithmetic for name in names(number)} & {graph.query, graph.key}
         if lengths:
             return f"'{step.name}' has the length '{min(map(str, lengths))}' in a number"
-        summed = {leg for use in step.op.uses for leg in use.legs} - {*step.legs} if step.box is None else set()
-        along = {step.box.leg} if step.box is not None and OPS[step.box.kind].runs_along else set()
+        summed = legs_in(step.uses) - {*step.legs} if step.box is None else set()
+        along = {step.box.leg} if step.box is not None and operation_of(step).runs_along else set()
         if combined := (summed | along) & unbounded:
             return f"'{step.name}' combines all distances on leg '{min(map(str, combined))}'"
     for tensor in graph.tensors:
@@ -123,13 +124,13 @@ def _later_taps(graph: Graph, box: Box | None) -> bool:
     """Whether a convolution reads later positions, other than masked scores."""
     if box is None or not convolves(box):
         return False
-    legs, width = box.operand("of").legs, int(graph.leg[str(box.other)].size or 1)
+    legs, width = box.of.legs, int(graph.size_of(str(box.other)) or 1)
     scores = box.leg == graph.key and graph.query in legs
     return not scores and left_of(graph, box, width) < width - 1
 
 
 def _of_length(graph: Graph, leg: str) -> bool:
-    return graph.leg[leg].sequence or graph.leg[leg].size is None
+    return graph.leg[leg].sequence or graph.size_of(leg) is None
 
 
 def _asks_place(graph: Graph, step: Step) -> str | None:
@@ -154,7 +155,7 @@ def _rotations(graph: Graph) -> dict[str, Rotation]:
     rotations: dict[str, Rotation] = {}
     for step in graph.steps:
         if step.contraction is not None:
-            of_terms = {_kept_rotation(rotations, graph, step, term) for term in step.contraction.terms}
+            of_terms = {_kept_rotation(rotations, graph, step, term) for term in step.terms}
             if len(of_terms) == 1 and (rotation := of_terms.pop()) is not None:
                 rotations[step.name] = rotation
         elif step.box is not None and rotated(graph, step.box):
@@ -195,7 +196,7 @@ def _meets_its_like(graph: Graph, reader: Step, use: Use) -> bool:
 
     A product of two rotated vectors, summed over the rotated leg, depends only on their distance.
     """
-    terms = [term for term in reader.contraction.terms if use in term.factors] if reader.contraction is not None else []
+    terms = [term for term in reader.terms if use in term.factors]
     for term in terms:
         rotation = _rotation_of(_rotations(graph), graph, use)
         rotated_factors = [factor for factor in term.factors if rotation is not None and rotation[0] in factor.legs]

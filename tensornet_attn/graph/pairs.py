@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import count
 
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use, cached
-from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import within
+from tensornet_attn.ops import operation_of
 
 BATCH = "..."  # the batch dimensions as a leg: inputs, noise and all results of them have it
 
@@ -61,7 +61,7 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
 
 def primitive(step: Step) -> bool:
     """Whether a step is one operation: a product of at most two tensors, a sum of tensors, a box or a kernel."""
-    terms = step.contraction.terms if step.contraction is not None else ()
+    terms = step.terms
     return all(len(term.factors) <= (2 if len(terms) == 1 else 1) for term in terms)
 
 
@@ -80,24 +80,24 @@ def batches(graph: Graph) -> dict[str, frozenset[str]]:
         for tensor in graph.tensors
     }
     for step in graph.steps:
-        origins[step.name] = frozenset[str]().union(*(origins.get(use.name, ()) for use in step.op.uses))
+        origins[step.name] = frozenset[str]().union(*(origins.get(use.name, ()) for use in step.uses))
     return origins
 
 
 def summed(step: Step) -> frozenset[str]:
     """The legs that a primitive contraction sums, which its factors have and its result lacks."""
-    return frozenset(leg for use in step.op.uses for leg in use.legs) - frozenset(step.legs)
+    return frozenset(leg for use in step.uses for leg in use.legs) - frozenset(step.legs)
 
 
 def summed_dims(graph: Graph, weight: Tensor) -> tuple[int, ...]:
     """The dimensions of a weight that its first product sums, the fan-in of the default initialiser."""
     dims = {weight.name: tuple(range(len(weight.legs)))}  # also of steps that split its legs
     for step in graph.steps:
-        for use in step.op.uses:
+        for use in step.uses:
             if use.name in dims and step.contraction is not None:
                 leg_dims = zip(use.legs, dims[use.name], strict=True)
                 return tuple(dict.fromkeys(dim for leg, dim in leg_dims if leg not in step.legs))
-            if use.name in dims and step.box is not None and OPS[step.box.kind].splits:
+            if use.name in dims and step.box is not None and operation_of(step).splits:
                 dim_of = dict(zip(use.legs, dims[use.name], strict=True))
                 dims[step.name] = tuple(dim_of[leg if leg in dim_of else str(step.box.leg)] for leg in step.legs)
     return ()
@@ -111,7 +111,7 @@ def _split(step: Step, path: Callable[[Term, Legs], Path], taken: Container[str]
     if len(op.terms) == 1:
         (term,) = op.terms
         *inner, last = _products(term, step.legs, path(term, step.legs), names)
-        product = Contraction((Term(term.coefficient, last.op.uses),))
+        product = Contraction((Term(term.coefficient, last.uses),))
         return [*inner, Step(step.name, product, step.legs)]
     steps: list[Step] = []
     terms = []
@@ -133,10 +133,10 @@ def _products(term: Term, product_legs: Legs, path: Path, names: Iterator[str]) 
             (waiting.pop(i) for i in sorted(pair, reverse=True)), key=lambda indexed: indexed[0]
         )
         needed = {leg for _, use in waiting for leg in use.legs} | set(product_legs)
-        kept = tuple(leg for leg in dict.fromkeys(left.legs + right.legs) if leg in needed)
-        step = Step(next(names), Contraction((Term(ONE, (left, right)),)), kept if waiting else product_legs)
+        kept = within(dict.fromkeys(left.legs + right.legs), needed)
+        step = Step(next(names), Contraction.of(left, right), kept if waiting else product_legs)
         steps.append(step)
-        waiting.append((index, Use(step.name, step.legs)))
+        waiting.append((index, step.use))
     if len(waiting) != 1:
         raise ValueError(f"the path {list(path)} leaves {len(waiting)} factors of {len(term.factors)}, not one.")
     return steps

@@ -13,7 +13,8 @@ from math import prod
 
 from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import EXP, Recurrence
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.ops import OPS, operation_of
 
 EXACT = ("zeros", "ones", "eye", "kron", "bucket", "log_bucket")  # constants of zeros and ones, exact in every dtype
 NARROW = ("sinusoid",)  # between -1 and 1, and multiplied by weights
@@ -30,7 +31,7 @@ def kept_wide(graph: Graph, wide_names: Collection[str] = ()) -> frozenset[str]:
     wide |= {step.name for step in graph.steps if log_over_keys(graph, step)} | _decays(graph)
     constant = {tensor.name for tensor in graph.of_role("constant")}
     for step in graph.steps:
-        names = {use.name for use in step.op.uses}
+        names = step.reads
         if names <= constant:
             constant.add(step.name)
         grows = step.box is None or step.box.function != EXP or names <= constant
@@ -42,8 +43,8 @@ def kept_wide(graph: Graph, wide_names: Collection[str] = ()) -> frozenset[str]:
 def elementwise(step: Step) -> bool:
     """Whether each entry of the result is computed from one entry of each operand."""
     if step.contraction is not None:
-        return all({*use.legs} <= {*step.legs} for use in step.contraction.uses)
-    return step.box is not None and (OPS[step.box.kind].elementwise or OPS[step.box.kind].only_hides)
+        return all({*use.legs} <= {*step.legs} for use in step.uses)
+    return operation_of(step).elementwise or operation_of(step).only_hides
 
 
 def _inexact(tensor: Tensor) -> bool:
@@ -59,7 +60,7 @@ def log_over_keys(graph: Graph, step: Step) -> bool:
 
 def _log_of_sum(step: Step) -> bool:
     """Whether a step is the logarithm of a sum of exponentials."""
-    return step.box is not None and OPS[step.box.kind].log_of_sum
+    return operation_of(step).log_of_sum
 
 
 def _decays(graph: Graph) -> set[str]:
@@ -69,7 +70,7 @@ def _decays(graph: Graph) -> set[str]:
     for step in reversed(graph.steps):
         summed = step.name in exponents and _sums_keys(graph, step)
         if summed or (step.name in decays and elementwise(step)):
-            decays |= {step.name, *(use.name for use in step.op.uses)}
+            decays |= {step.name, *(use.name for use in step.uses)}
     return {step.name for step in graph.steps if step.name in decays and (elementwise(step) or _sums_keys(graph, step))}
 
 
@@ -89,9 +90,9 @@ def _keeps_scores(graph: Graph, step: Step) -> bool:
 
 def few_rows(graph: Graph, step: Step) -> bool:
     """Whether each key meets at most `ROWS` rows of a query in a product with it; true of other steps."""
-    for term in step.contraction.terms if step.contraction is not None else ():
+    for term in step.terms:
         keys = {leg for use in term.factors if graph.key in use.legs for leg in use.legs}
-        rows = [graph.leg[leg].size or 1 for leg in step.legs if leg not in keys]
+        rows = [graph.size_of(leg) or 1 for leg in step.legs if leg not in keys]
         if len(term.factors) > 1 and graph.key in step.legs and prod(rows) > ROWS:
             return False
     return True
@@ -105,7 +106,7 @@ def exponents_of(step: Step) -> set[Use]:
     decays = {use for inner in body for use in _logarithms(inner)}
     for inner in reversed(body):
         if elementwise(inner) and any(use.name == inner.name for use in decays):
-            decays |= {*inner.op.uses}
+            decays |= {*inner.uses}
     return {use for use in decays if use.name not in {inner.name for inner in body}}
 
 
@@ -115,7 +116,7 @@ def _exponents(graph: Graph) -> set[str]:
     for step in reversed(graph.steps):
         box = step.box
         if box is not None and (box.function == EXP or OPS[box.kind].exponential):
-            exponents.add(box.operand("of").name)
+            exponents.add(box.of.name)
         if step.name in exponents:
             exponents |= {use.name for use in _added(graph, step)}
     return exponents
@@ -124,10 +125,10 @@ def _exponents(graph: Graph) -> set[str]:
 def _added(graph: Graph, step: Step) -> Iterator[Use]:
     """What a step adds up, each entry with a factor."""
     if elementwise(step) or _sums_keys(graph, step):
-        yield from step.op.uses
+        yield from step.uses
     elif step.contraction is not None:
-        for term in step.contraction.terms:
-            if {leg for use in term.factors for leg in use.legs} <= {*step.legs}:
+        for term in step.terms:
+            if legs_in(term.factors) <= {*step.legs}:
                 yield from term.factors
 
 
@@ -136,7 +137,7 @@ def _logarithms(step: Step) -> Iterator[Use]:
     if step.kernel is not None:
         yield from exponents_of(step)
     for role, use in step.box.operands if step.box is not None else ():
-        if role in OPS[step.box.kind].logarithms:  # type: ignore[union-attr]
+        if role in operation_of(step).logarithms:
             yield use
 
 
@@ -144,4 +145,4 @@ def _sums_keys(graph: Graph, step: Step) -> bool:
     """Whether a step is a sum over the keys, or its sums so far."""
     if step.box is None or step.box.leg != graph.key:
         return False
-    return OPS[step.box.kind].is_sum or OPS[step.box.kind].accumulates
+    return operation_of(step).is_sum or operation_of(step).accumulates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 
+from tensornet_attn.graph.attention import ahead
 from tensornet_attn.graph.graph import Graph, Loss, Step
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.ir.arithmetic import Arith
@@ -113,7 +114,7 @@ def _most_similar(name: str, candidates: Iterable[str]) -> str:
 def check_lengths(scope: Scope) -> None:
     """Checks that each sequence leg has a length: from an input, from the other one (self-attention), or a maximum."""
     declared = scope.tensors | scope.steps
-    uses = [use for step in scope.steps.values() for use in step.op.uses if use.name in declared]
+    uses = [use for step in scope.steps.values() for use in step.uses if use.name in declared]
     inputs = {name for name, tensor in scope.tensors.items() if tensor.role == "input"}
     lengths = {leg for name in inputs for leg in scope.tensors[name].legs}
     lengths.update(leg for use in uses if use.name in inputs for leg in use.legs)
@@ -145,10 +146,7 @@ def declare_losses(scope: Scope) -> tuple[Loss, ...]:
 def without_gradient(graph: Graph) -> list[str]:
     """The losses that depend on no input and no trainable weight."""
     learned = {t.name for t in graph.tensors if t.role == "input" or (t.role == "weight" and not t.frozen)}
-    for step in graph.steps:
-        if any(use.name in learned for use in step.op.uses):
-            learned.add(step.name)
-    return [loss.name for loss in graph.losses if loss.step not in learned]
+    return [loss.name for loss in graph.losses if loss.step not in ahead(graph.steps, learned)]
 
 
 def _loss(scope: Scope, name: str, declared: Declared) -> Loss | None:

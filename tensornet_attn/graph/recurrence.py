@@ -24,9 +24,10 @@ from tensornet_attn.graph.attention import (
     score_of,
 )
 from tensornet_attn.graph.distance import negated, two_sides
-from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in, with_terms, without
+from tensornet_attn.ops import operation_of
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
 BEFORE = Function("causal", (ONE,))  # a mask of the keys before the query's own position
@@ -133,7 +134,7 @@ def scans(step: Step) -> bool:
 
 def unmasked(step: Step) -> bool:
     """Whether a step carries a state from key to key, so that masks of query and key do not apply."""
-    return step.box is not None and OPS[step.box.kind].recurrent
+    return operation_of(step).recurrent
 
 
 def sums(graph: Graph) -> list[Step]:
@@ -199,15 +200,15 @@ def _summed(
     decays: tuple[Decay, ...] = (),
 ) -> Recurrence:
     """A recurrence with its legs divided by their roles."""
-    heads = tuple(leg for leg in box.legs if leg not in (graph.query, graph.key, *mixed))
-    value_legs = tuple(leg for leg in (value.legs if value else ()) if leg not in box.legs)
+    heads = without(box.legs, graph.query, graph.key, *mixed)
+    value_legs = without(value.legs if value else (), *box.legs)
     return Recurrence(box, terms, value, heads, mixed, value_legs, weighting, decays)
 
 
 def _against_decay(terms: Sequence[ScoreTerm], legs: Legs, mixed: Legs) -> str:
     """Why decaying scores cannot be summed first; empty if they can."""
     for term in terms:
-        features = _legs(term.query) & _legs(term.key) - {*legs}
+        features = legs_in(term.query) & legs_in(term.key) - {*legs}
         for use in term.pairwise:
             summed = {*use.legs} - {*legs}
             if summed and summed != features:
@@ -221,26 +222,22 @@ def _listed(legs: set[str]) -> str:
     return " and ".join(f"'{leg}'" for leg in sorted(legs)) or "no leg of both"
 
 
-def _legs(uses: Sequence[Use]) -> set[str]:
-    return {leg for use in uses for leg in use.legs}
-
-
 def mixed_legs(graph: Graph, legs: Legs, terms: Sequence[ScoreTerm], value: Use) -> Legs:
     """The legs of the scores that only values and cores have; each core has all of them or none.
 
     Empty if a core maps features of queries to other features of keys; the core then belongs to the query side.
     """
-    others = tuple(leg for leg in legs if leg not in (graph.query, graph.key))
-    sided = {leg for term in terms for leg in _legs((*term.query, *term.key, *term.pairwise))}
-    mixed = tuple(leg for leg in others if leg not in sided)
+    others = without(legs, graph.query, graph.key)
+    sided = {leg for term in terms for leg in legs_in((*term.query, *term.key, *term.pairwise))}
+    mixed = without(others, *sided)
     if not mixed or not {*mixed} <= {*value.legs}:
         return ()
     return mixed if all(_mixes(term, {*mixed}, {*others}) for term in terms) else ()
 
 
 def _mixes(term: ScoreTerm, mixed: set[str], others: set[str]) -> bool:
-    core = _legs(term.core)
-    query, key = (_legs((*side, *term.pairwise)) for side in (term.query, term.key))
+    core = legs_in(term.core)
+    query, key = (legs_in((*side, *term.pairwise)) for side in (term.query, term.key))
     return not core & mixed or (mixed <= core and core & (query | key) - others <= query & key)
 
 
@@ -256,15 +253,15 @@ def _of_keys(attention: Attention) -> Recurrence | None:
         or any(mask != CAUSAL for mask in attention.masks)
     ):
         return None
-    terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.contraction.terms)
-    of = replace(score, op=Contraction(terms))
+    terms = tuple(replace(term, coefficient=times(scale, term.coefficient)) for term in score.terms)
+    of = with_terms(score, terms)
     of, own_terms, diagonal = _apart_from_own(attention.graph, of)
     if own_terms and (diagonal is None or CAUSAL not in attention.masks):
         return None
     decay = _separated(attention.graph, attention.box, of, CAUSAL in attention.masks)
     if isinstance(decay, str):
         return None
-    decay = replace(decay, of=replace(of, op=Contraction(terms)), at_own_position=own_terms, diagonal=diagonal)
+    decay = replace(decay, of=with_terms(of, terms), at_own_position=own_terms, diagonal=diagonal)
     return _summed(
         attention.graph, attention.box, (ScoreTerm(ONE),), reader.values[0], (), attention.weighting, (decay,)
     )
@@ -275,38 +272,39 @@ def _apart_from_own(graph: Graph, of: Step) -> tuple[Step, tuple[Term, ...], Ste
 
     The diagonal is None if the terms have different ones, or if another factor of such a term has the query leg.
     """
-    assert of.contraction is not None
     others, own_terms, boxes = list[Term](), list[Term](), set[Step | None]()
-    for term in of.contraction.terms:
+    for term in of.terms:
         diagonals = [use for use in term.factors if _own_position(graph, use)]
         if not diagonals:
             others.append(term)
             continue
         factors = tuple(use for use in term.factors if use != diagonals[0])
-        boxes.add(graph.step[diagonals[0].name] if len(diagonals) == 1 and graph.query not in _legs(factors) else None)
+        boxes.add(
+            graph.step[diagonals[0].name] if len(diagonals) == 1 and graph.query not in legs_in(factors) else None
+        )
         own_terms.append(replace(term, factors=factors))
-    return replace(of, op=Contraction(tuple(others))), tuple(own_terms), boxes.pop() if len(boxes) == 1 else None
+    return with_terms(of, others), tuple(own_terms), boxes.pop() if len(boxes) == 1 else None
 
 
 def _own_position(graph: Graph, use: Use) -> bool:
     """Whether a factor is 1 for the key at the query's own position, and 0 elsewhere."""
-    step = graph.step.get(use.name)
+    step = graph.source(use)
     if step is None or step.box is None or step.box.kind != "keep" or use.legs != step.legs:
         return False
     masks = {*graph.masks(step)} - {CAUSAL}
-    of = graph.tensor.get(step.box.operand("of").name)
+    of = graph.tensor.get(step.box.of.name)
     return bool(masks) and masks <= OWN and of is not None and of.init == ONES and of.role == "constant"
 
 
 def cumulative(graph: Graph, step: Step) -> Recurrence | str:
     """A sum over keys of products of a query part and a key part as a recurrence, or the reason why it is not one."""
     assert step.box is not None
-    of, pair = step.box.operand("of"), {graph.query, graph.key}
+    of, pair = step.box.of, {graph.query, graph.key}
     terms = terms_of(graph, of)
     decays = _decays(graph, terms, graph.masks(step)) if terms else "the summed operand is not a sum of products"
     if isinstance(decays, str):
         return decays
-    if not pair <= {*of.legs} <= pair | {leg for term in terms for leg in _legs(term.factors)}:
+    if not pair <= {*of.legs} <= pair | {leg for term in terms for leg in legs_in(term.factors)}:
         return "the summed operand has no query part, or has a leg that no factor has"
     if len(graph.readers[of.name]) > 1 or of.name in graph.results:
         return f"'{of.name}' is also used elsewhere"
@@ -315,11 +313,11 @@ def cumulative(graph: Graph, step: Step) -> Recurrence | str:
 
 def decay_of(graph: Graph, use: Use, count: int, causal: bool) -> Decay | str:
     """A factor of scores as a decay, or the reason why it is not one. `count` is its number of uses in the scores."""
-    box = graph.step.get(use.name)
+    box = graph.source(use)
     if box is None or box.box is None or box.box.function != EXP:
         return f"'{use.name}' in the scores depends on both query and key"
-    inner = box.box.operand("of")
-    of = graph.step.get(inner.name)
+    inner = box.box.of
+    of = graph.source(inner)
     if of is None or of.contraction is None or inner.legs != of.legs or use.legs != box.legs:
         return f"the exponent of '{use.name}' in the scores is not a sum of a query part and a key part"
     if len(graph.readers[of.name]) > 1 or len(graph.readers[box.name]) > count or {of.name, box.name} & graph.results:
@@ -330,9 +328,9 @@ def decay_of(graph: Graph, use: Use, count: int, causal: bool) -> Decay | str:
 def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
     """The terms of an exponent, divided into those of queries and those of keys."""
     query, key, constants = list[Term](), list[Term](), dict[str, Tensor]()
-    for written in of.contraction.terms if of.contraction is not None else ():
+    for written in of.terms:
         term = replace(written, factors=tuple(use for use in written.factors if not _ones(graph, use, of)))
-        sides = _legs(term.factors) & {graph.query, graph.key}
+        sides = legs_in(term.factors) & {graph.query, graph.key}
         separated = two_sides(graph, term, causal)
         if len(sides) < 2:
             (key if graph.key in sides else query).append(term if graph.key not in sides else negated(term))
@@ -342,7 +340,7 @@ def _separated(graph: Graph, box: Step, of: Step, causal: bool) -> Decay | str:
             constants |= {constant.name: constant for constant in separated[2]}
         else:
             return f"the exponent of '{box.name}' in the scores is not a sum of a query part and a key part"
-    for leg, terms in ((str(graph.query), query), (str(graph.key), key)):
+    for leg, terms in ((graph.query, query), (str(graph.key), key)):
         if not any(leg in use.legs for term in terms for use in term.factors):
             name = f"{box.name}.{leg}"  # the side has one number for all positions
             constants[name] = Tensor(name, "constant", (leg,), ONES)

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from tensornet_attn.ir.arithmetic import Arith, Binary, Name, evaluate, names, parse, with_constants
-from tensornet_attn.ir.steps import Box, Function, Step, Tensor, Use
+from tensornet_attn.ir.steps import Box, Function, Step, Tensor, Use, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops.join import apart_of
 from tensornet_attn.spec.design import Design
@@ -159,14 +159,14 @@ class Scope:
     def together(self, use: Use, leg: str, parts: tuple[str, ...], wish: str) -> Use:
         """Adds a step that joins legs, in the place of the first; returns its result."""
         first = next(axis for axis, use_leg in enumerate(use.legs) if use_leg in parts)
-        legs = tuple(use_leg for use_leg in (*use.legs[:first], leg, *use.legs[first:]) if use_leg not in parts)
+        legs = without((*use.legs[:first], leg, *use.legs[first:]), *parts)
         return self.add(Step(self.fresh(wish), Box("join", leg, (("of", use),), parts=parts), legs))
 
     def add(self, step: Step, path: Path | None = None) -> Use:
         """Adds a step; its location in the file is by default that of the whole step of the diagram."""
         self.steps[step.name] = step
         self.paths[step.name] = path or ("diagram", step.name.partition(".")[0])
-        return Use(step.name, step.legs)
+        return step.use
 
     def fresh(self, wish: str) -> str:
         name, count = wish, 1

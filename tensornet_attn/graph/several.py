@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tensornet_attn.graph.boxes import make_box
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Term, Use
+from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Term, Use, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.schema import BoxModel
@@ -83,7 +83,7 @@ def _one_by_one(scope: Scope, model: BoxModel, of: Use, path: Path, name: str, l
             scope,
             f"{name}.of.{leg}",
             Box(model.key, leg, (("of", of),)),
-            tuple(kept for kept in of.legs if kept != leg),
+            without(of.legs, leg),
         )
     box, result_legs = make_box(scope, model.model_copy(update={model.key: last}), {"of": of}, path)
     return _step(scope, name, box, result_legs, path)
@@ -97,7 +97,7 @@ def _with_keys(
     scores = _step(scope, f"{name}.scores", Contraction((Term(scale, (of,)),)), of.legs)
     level = scores
     for leg in others:
-        legs = tuple(kept for kept in level.legs if kept != leg)
+        legs = without(level.legs, leg)
         level = _step(scope, f"{name}.level", Box("logsumexp", leg, (("of", level),)), legs)
     changed = {model.key: key, "scale": 1, "dropout": 0}
     inner = {**operands, "of": level}
@@ -107,7 +107,7 @@ def _with_keys(
     less = _step(scope, f"{name}.less", rest, of.legs)
     share = _step(scope, f"{name}.share", Box("map", None, (("of", less),), function=Function("exp")), of.legs)
     dropout = scope.number(model.dropout, "'dropout'")  # type: ignore[attr-defined]
-    product = Contraction((Term(ONE, (keys, share)),))
+    product = Contraction.of(keys, share)
     if dropout[1] == 0:
         return _step(scope, name, product, of.legs, path)
     before_dropout = _step(scope, f"{name}.whole", product, of.legs)

@@ -12,7 +12,8 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.ops import OPS, operation_of
 
 _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_slopes", "bucket", "log_bucket"})
 
@@ -21,7 +22,7 @@ def doubtful_normalizers(graph: Graph) -> list[str]:
     """The `normalize` steps whose operand is not known to be nonnegative."""
     sure = nonnegative(graph)
     boxes = [(step.name, step.box) for step in graph.steps if step.box is not None]
-    return [name for name, box in boxes if OPS[box.kind].divides_by_sum and not sure[box.operand("of").name]]
+    return [name for name, box in boxes if OPS[box.kind].divides_by_sum and not sure[box.of.name]]
 
 
 def growing_decays(graph: Graph) -> list[tuple[str, str]]:
@@ -44,11 +45,11 @@ def growing_exponentials(graph: Graph) -> list[str]:
     sure, cumulative = nonnegative(graph), {step.name for step in graph.steps if _running(graph, step)}
     growing = []
     for step in graph.steps:
-        if step.box is None or step.box.function != Function("exp") or {graph.query, graph.key} <= {*step.legs}:
+        if step.box is None or step.box.function != Function("exp") or graph.on_pairs(step.legs):
             continue
-        inner = step.box.operand("of")
-        of = graph.step.get(inner.name)
-        terms = of.contraction.terms if of is not None and of.contraction is not None else (Term(ONE, (inner,)),)
+        inner = step.box.of
+        of = graph.source(inner)
+        terms = of.terms if of is not None and of.contraction is not None else (Term(ONE, (inner,)),)
         for term in terms:
             sums = [use for use in term.factors if use.name in cumulative]
             negative = _number(graph, term.coefficient) < 0
@@ -73,11 +74,11 @@ def growing_sums(graph: Graph) -> Iterator[tuple[str, str]]:
     for step in (step for step in graph.steps if step.name in reached and sure[step.name]):
         terms = _summed(graph, step)
         uses = [use for term in terms for use in term.factors]
-        summed = positions & {leg for use in uses for leg in use.legs} - {*step.legs}
+        summed = positions & legs_in(uses) - {*step.legs}
         summed -= {name.name for term in terms for name in names(term.coefficient)}
         boxes = [graph.step[use.name].box for use in uses if use.name in graph.step]
         summed -= {box.leg for box in boxes if box is not None and OPS[box.kind].zero_where_hidden}
-        paired = any({graph.query, graph.key} <= {*use.legs} for use in uses)
+        paired = any(graph.on_pairs(use.legs) for use in uses)
         if summed and not paired and inputs & behind(graph, [step.name]):
             yield step.name, min(summed)
 
@@ -85,21 +86,21 @@ def growing_sums(graph: Graph) -> Iterator[tuple[str, str]]:
 def _summed(graph: Graph, step: Step) -> tuple[Term, ...]:
     """The products that a step sums over legs which it lacks, without intermediate steps; none for other steps."""
     if step.contraction is not None:
-        return step.contraction.terms
-    if step.box is None or not OPS[step.box.kind].is_sum:
+        return step.terms
+    if step.box is None or not operation_of(step).is_sum:
         return ()
-    of = step.box.operand("of")
+    of = step.box.of
     product = graph.step[of.name].contraction if of.name in graph.step else None
     return product.terms if product is not None else (Term(ONE, (of,)),)
 
 
 def _running(graph: Graph, step: Step) -> bool:
     """Whether a step is a sum, over the keys up to each query, of a value of the keys alone."""
-    if step.box is None or not OPS[step.box.kind].is_sum or step.box.leg != graph.key or graph.query not in step.legs:
+    if step.box is None or not operation_of(step).is_sum or step.box.leg != graph.key or graph.query not in step.legs:
         return False
-    of = graph.step.get(step.box.operand("of").name)
+    of = graph.source(step.box.of)
     masked = any(mask.name == "causal" for mask in graph.masks(step))
-    return masked and of is not None and of.contraction is not None and len(of.contraction.terms) == 1
+    return masked and of is not None and len(of.terms) == 1
 
 
 def nonnegative(graph: Graph) -> dict[str, bool]:
@@ -121,13 +122,13 @@ def _tensor(graph: Graph, tensor: Tensor) -> bool:
 def _step(graph: Graph, step: Step, least: dict[str, float]) -> float:
     """A lower bound of a step."""
     if step.contraction is not None:
-        if _quadratic(graph, step, step.contraction.terms):
+        if _quadratic(graph, step, step.terms):
             return 0
-        return sum(_term(graph, step, term, least) for term in step.contraction.terms)
+        return sum(_term(graph, step, term, least) for term in step.terms)
     if step.box is None:
         return -inf
     of = dict(step.box.operands).get("of")
-    return OPS[step.box.kind].lower_bound(graph, step.box, -inf if of is None else least[of.name])
+    return operation_of(step).lower_bound(graph, step.box, -inf if of is None else least[of.name])
 
 
 def _term(graph: Graph, step: Step, term: Term, least: dict[str, float]) -> float:
@@ -149,7 +150,7 @@ def _product(factors: tuple[Use, ...], sure: dict[str, bool]) -> bool:
 def _quadratic(graph: Graph, step: Step, terms: Sequence[Term]) -> bool:
     """Whether a sum is a + b S + c S S, elementwise and without a real root, as 1 + S + S S / 2."""
     uses, coefficients = {use for term in terms for use in term.factors}, [0.0, 0.0, 0.0]
-    if len(uses) != 1 or not {leg for use in uses for leg in use.legs} <= {*step.legs}:
+    if len(uses) != 1 or not legs_in(uses) <= {*step.legs}:
         return False
     for term in terms:
         number = _number(graph, term.coefficient)

@@ -10,7 +10,7 @@ from tensornet_attn.graph.graph import Contraction, Step, Term, Use
 from tensornet_attn.graph.scope import Scope
 from tensornet_attn.graph.several import over_several
 from tensornet_attn.graph.tensors import check_name
-from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.schema import BoxModel
@@ -29,7 +29,7 @@ def declare_steps(scope: Scope) -> None:
         if use is None:
             scope.open.add(name)
         elif use.name != name and name not in scope.open:  # a bare use: the step is the tensor with renamed legs
-            scope.add(Step(name, Contraction((Term(ONE, (use,)),)), use.legs), path)
+            scope.add(Step(name, Contraction.of(use), use.legs), path)
 
 
 def operand(scope: Scope, definition: str | BoxModel, path: Path, name: str) -> Use | None:

@@ -67,7 +67,7 @@ def _standard(leg: Leg, size: int | None) -> Leg:
 
 
 def _tensor(tensor: Tensor) -> str:
-    words = [tensor.role, use_text(Use(tensor.name, tensor.legs))]
+    words = [tensor.role, use_text(tensor.use)]
     words += ["frozen"] * tensor.frozen + ["always"] * tensor.always
     words += [f"default {tensor.default}"] if tensor.default is not None else []
     words += [f"update {tensor.update}"] if tensor.update is not None else []

@@ -34,11 +34,11 @@ class Joint:
 def joints(step: Step) -> tuple[Joint, ...]:
     """The uses of a step in the order written."""
     if step.contraction is not None:
-        uses = [(number, use) for number, term in enumerate(step.contraction.terms, 1) for use in term.factors]
+        uses = [(number, use) for number, term in enumerate(step.terms, 1) for use in term.factors]
         return tuple(_joint("factor", number, use, step.legs, number) for number, use in uses)
     if step.box is not None:
         return tuple(_joint(role, WHOLE, use, use.legs) for role, use in step.box.operands)
-    return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.op.uses)
+    return tuple(_joint("operand", WHOLE, use, use.legs) for use in step.uses)
 
 
 def wires(step: Step) -> tuple[StepLeg, ...]:

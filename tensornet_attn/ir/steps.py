@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -39,6 +39,14 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Use:
+    """A tensor or a step with its legs renamed by position."""
+
+    name: str
+    legs: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A leaf of the diagram; `role` is input, weight, constant, noise or state.
 
@@ -58,13 +66,24 @@ class Tensor:
     finite: bool = False  # of an input of a decoding step: nothing infinite is in it where the key mask hides it
     wide: bool = False  # of an input of a decoding step: at least float32, whatever the dtype of the layer
 
+    @property
+    def use(self) -> Use:
+        """The tensor, with its own legs."""
+        return Use(self.name, self.legs)
 
-@dataclass(frozen=True)
-class Use:
-    """A tensor or a step with its legs renamed by position."""
 
-    name: str
-    legs: tuple[str, ...]
+def legs_in(uses: Iterable[Use]) -> set[str]:
+    return {leg for use in uses for leg in use.legs}
+
+
+def within(legs: Iterable[str], others: Container[str | None]) -> tuple[str, ...]:
+    """The legs that are also among others, in their order."""
+    return tuple(leg for leg in legs if leg in others)
+
+
+def without(legs: Iterable[str], *others: str | None) -> tuple[str, ...]:
+    """The legs that are not among others."""
+    return tuple(leg for leg in legs if leg not in others)
 
 
 @dataclass(frozen=True)
@@ -80,6 +99,11 @@ class Contraction:
     """A sum of products. A term sums its legs that the result lacks, and broadcasts over result legs that it lacks."""
 
     terms: tuple[Term, ...]
+
+    @classmethod
+    def of(cls, *factors: Use) -> Contraction:
+        """One product."""
+        return cls((Term(ONE, factors),))
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:
@@ -144,6 +168,11 @@ class Box:
         """Whether the box has several operands. Their legs may match, so no leg can be removed or split separately."""
         return len(self.operands) > 1
 
+    @property
+    def of(self) -> Use:
+        """The operand of a box that has one."""
+        return self.operand("of")
+
     def operand(self, role: str) -> Use:
         return dict(self.operands)[role]
 
@@ -190,6 +219,25 @@ class Step:
         return "." in self.name
 
     @property
+    def use(self) -> Use:
+        """The result, with its own legs."""
+        return Use(self.name, self.legs)
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        return self.op.uses
+
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The names of the tensors and steps that it uses."""
+        return frozenset(use.name for use in self.uses)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """The terms of a sum of products; other operations have none."""
+        return self.op.terms if isinstance(self.op, Contraction) else ()
+
+    @property
     def contraction(self) -> Contraction | None:
         """The operation if it is a sum of products, otherwise None."""
         return self.op if isinstance(self.op, Contraction) else None
@@ -217,14 +265,18 @@ class Step:
         return tuple(number for _, number in self.op.numbers) if isinstance(self.op, Box) else ()
 
 
+def with_terms(step: Step, terms: Iterable[Term]) -> Step:
+    """A sum of other products under the same name."""
+    return replace(step, op=Contraction(tuple(terms)))
+
+
 def with_uses(step: Step, change: Callable[[Use], Use]) -> Step:
     """A step, other than a kernel, with `change` applied to all its uses."""
     if step.box is not None:
         operands = tuple((role, change(use)) for role, use in step.box.operands)
         return replace(step, op=replace(step.box, operands=operands))
-    assert step.contraction is not None
-    terms = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in step.contraction.terms)
-    return replace(step, op=Contraction(terms))
+    terms = tuple(replace(term, factors=tuple(map(change, term.factors))) for term in step.terms)
+    return with_terms(step, terms)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tensornet_attn.ir.steps import within
+
 Legs = tuple[str, ...]
 
 # Precedence of expressions, lowest first.
@@ -46,7 +48,7 @@ class TensorText:
 
     def aligned(self, want: Legs, whole: bool = False) -> TensorText:
         """The value with size 1 for missing legs of `want`; broadcasting adds leading ones, unless `whole`."""
-        have = tuple(leg for leg in want if leg in self.legs)
+        have = within(want, self.legs)
         arranged = self.arranged(have)
         subscripts = [":" if leg in have else "None" for leg in want]
         while subscripts and subscripts[0] == "None" and not self.batched and not whole:

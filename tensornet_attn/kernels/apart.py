@@ -36,7 +36,7 @@ def compared(
     has its own prices, and so have fewer queries than a block has: they read everything `once`. `worth`: the first
     graph is taken up to this multiple of the seconds of the other.
     """
-    once = once or context.device.gpu or context.backend == "triton" or context.sizes[str(graph.query)] < LEAST
+    once = once or context.device.gpu or context.backend == "triton" or context.sizes[graph.query] < LEAST
     rates, sizes = once or context.device.measured, tuple(context.sizes.items())
     target = context.target if rates else replace(context.target, device=DEVICES["cpu"], n=None)
     split, other_split = context.split(graph), context.split(other_graph)

@@ -27,6 +27,7 @@ from tensornet_attn.graph.attention import SoftmaxOfScores, attentions
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.visibility import causal_up_to
 from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes
@@ -145,7 +146,7 @@ class Fused(OfBoxes[Scored]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one fused call."""
-        op, query = attention_of(step), str(writer.graph.query)
+        op, query = attention_of(step), writer.graph.query
         of = operands_of(writer, op)
         box, value_name = op.steps[-1], writer.hidden.get(op.value.name, op.value.name)
         writer.line(f"# {box} and {box} {value_name}: one fused call; the scores are not materialised")
@@ -318,16 +319,16 @@ def operands_of(writer: Writer, op: FusedAttention) -> Operands:
     """The operands of an attention."""
     query, key, value = (writer.value(use) for use in (op.query, op.key, op.value))
     heads = [leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside)]
-    shared = tuple(leg for leg in heads if leg in (*key.legs, *value.legs))
-    width = tuple(leg for leg in query.legs if leg in key.legs and leg not in op.scores)
-    columns = tuple(leg for leg in value.legs if leg not in op.scores)
-    return Operands(query, key, value, (*shared, *(leg for leg in heads if leg not in shared)), shared, width, columns)
+    shared = within(heads, (*key.legs, *value.legs))
+    width = within(without(query.legs, *op.scores), key.legs)
+    columns = without(value.legs, *op.scores)
+    return Operands(query, key, value, (*shared, *without(heads, *shared)), shared, width, columns)
 
 
 def options_of(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     """The arguments of the call after query, key and value."""
     masks = masks_of(writer.graph, op)
-    written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg, *op.beside))
+    written = without(op.scores, writer.graph.query, op.leg, *op.beside)
     longest = causal_up_to(masks, writer.graph.values)
     causal = str(longest == inf)
     if 0 < longest < inf:  # in a short call, the masks hide later keys only
@@ -347,7 +348,7 @@ def sink_options(writer: Writer, op: FusedAttention, heads: Legs) -> list[str]:
     """The arguments for a sink, laid out as [heads, query leg, 1] with ones for missing legs."""
     if op.sink is None:
         return []
-    query, value = str(writer.graph.query), writer.value(op.sink)
+    query, value = writer.graph.query, writer.value(op.sink)
     sink_heads, along = {*heads} & {*value.legs}, (query,) if query in value.legs else ()
     if sink_heads in (set(), {*heads}):
         expression = value.grouped((heads if sink_heads else (), along, ()))

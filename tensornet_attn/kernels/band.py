@@ -25,6 +25,7 @@ from tensornet_attn.graph.attention import Attention, SoftmaxOfScores, attention
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import CAUSAL
 from tensornet_attn.graph.visibility import interval
+from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.attention import (
@@ -110,7 +111,7 @@ class Banded(OfBoxes[BandCandidate]):
         op, reach = band_of(step).attention, band_of(step).reach
         macs: Counter[Legs] = Counter()
         for legs in pairs_of(scene, op):
-            macs[tuple(leg for leg in legs if leg != op.leg)] += reach.span
+            macs[without(legs, op.leg)] += reach.span
         return macs
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
@@ -153,7 +154,7 @@ class Banded(OfBoxes[BandCandidate]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call."""
-        op, query = band_of(step).attention, str(writer.graph.query)
+        op, query = band_of(step).attention, writer.graph.query
         of = operands_of(writer, op)
         writer.line(f"# {op.steps[-1]} and {op.steps[-1]} {op.value.name}: in blocks, only keys near the band")
         names = [
@@ -182,7 +183,7 @@ def _options(writer: Writer, op: FusedAttention, reach: Reach, heads: Legs) -> l
     """The arguments of the call after query, key and value."""
     mask = "mask" if takes_mask(writer.graph) else "None"
     if mask == "mask" and len(heads) > 1:
-        written = tuple(leg for leg in op.scores if leg not in (writer.graph.query, op.leg))
+        written = without(op.scores, writer.graph.query, op.leg)
         order = ", ".join(str(written.index(leg)) for leg in heads)
         mask = writer.call("heads_together", mask, writer.batch_dims, f"({order})")
     options = [str(reach.left), str(reach.right), str(reach.block), mask, "key_mask", writer.batch_dims]

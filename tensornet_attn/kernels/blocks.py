@@ -12,10 +12,11 @@ from math import prod
 
 from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use, body_graph, cached
+from tensornet_attn.graph.graph import Graph, Kernel, Step, Term, Use, body_graph, cached
 from tensornet_attn.graph.hidden import counting, hider, looks
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in, with_terms
+from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import leaf, product
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 
@@ -79,7 +80,7 @@ def with_kernels(graph: Graph, split: Graph, kernels: Mapping[str, Step], remove
     parts: dict[str, list[Step]] = {}
     for part in split.steps:
         parts.setdefault(part.name if part.name in graph.step else part.name.rpartition(".")[0], []).append(part)
-    operands, steps = {use.name for step in kernels.values() for use in step.op.uses}, list[Step]()
+    operands, steps = {use.name for step in kernels.values() for use in step.uses}, list[Step]()
     for step in graph.steps:
         remaining = [kernels.get(part.name, part) for part in parts[step.name] if part.name not in removed]
         steps += [step] if remaining == parts[step.name] else rejoined(remaining, operands)
@@ -88,7 +89,7 @@ def with_kernels(graph: Graph, split: Graph, kernels: Mapping[str, Step], remove
 
 def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
     """The parts of one split step; products that only another part reads, and no kernel, are merged into it."""
-    read = {use.name for part in parts if part.contraction for use in part.op.uses} - operands
+    read = {use.name for part in parts if part.contraction for use in part.uses} - operands
     alone = {part.name: term for part in parts if (term := product(part)) is not None and term.coefficient == ONE}
     products = {name: term for name, term in alone.items() if name in read}
 
@@ -99,8 +100,8 @@ def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
     merged = []
     for part in parts:
         if part.contraction and part.name not in products:
-            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.contraction.terms)
-            part = replace(part, op=Contraction(terms))
+            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.terms)
+            part = with_terms(part, terms)
         merged += [] if part.name in products else [part]
     return merged
 
@@ -110,7 +111,7 @@ def groups(graph: Graph) -> list[set[str]]:
     connected: list[set[str]] = []
     for step in graph.steps:
         wide = quadratic(graph, step.legs)
-        read = {use.name for use in step.op.uses}
+        read = step.reads
         met = [group for group in connected if group & read]
         if wide or len(met) > 1:
             members = {step.name} if wide else set[str]()
@@ -120,7 +121,7 @@ def groups(graph: Graph) -> list[set[str]]:
 
 def exits(graph: Graph, group: frozenset[str]) -> list[Step]:
     """The steps without n x m values that read a step of the group."""
-    return [step for step in graph.steps if step.name not in group and group & {use.name for use in step.op.uses}]
+    return [step for step in graph.steps if step.name not in group and group & step.reads]
 
 
 def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[str]:
@@ -133,8 +134,8 @@ def spread_for(graph: Graph, group: set[str], sizes: Mapping[str, int]) -> set[s
     for step in reversed(graph.steps):
         if step.name in group | kept or graph.query not in step.legs or step.contraction is None:
             continue
-        unsummed = product(step) is not None and not {leg for use in step.op.uses for leg in use.legs} - {*step.legs}
-        grows = sum(prod(size[leg] for leg in use.legs) for use in step.op.uses) < prod(size[leg] for leg in step.legs)
+        unsummed = product(step) is not None and not legs_in(step.uses) - {*step.legs}
+        grows = sum(prod(size[leg] for leg in use.legs) for use in step.uses) < prod(size[leg] for leg in step.legs)
         read = {reader.name for reader, _ in graph.readers.get(step.name, ())}
         if unsummed and grows and read and read <= group | spread:
             spread.add(step.name)
@@ -148,10 +149,10 @@ def kernel(graph: Graph, step: Step, spread: Iterable[str] = ()) -> Step:
     for inner_step in reversed(graph.steps):
         if inner_step.name in wanted:
             body.insert(0, inner_step)
-            inner = {use.name for use in inner_step.op.uses if use.name in graph.step}
+            inner = {use.name for use in inner_step.uses if use.name in graph.step}
             wanted |= {name for name in inner if name in spread or quadratic(graph, graph.legs_of(name))}
     inside = {inner_step.name for inner_step in body}
-    uses = [leaf(graph, use) for inner_step in body for use in inner_step.op.uses if use.name not in inside]
+    uses = [leaf(graph, use) for inner_step in body for use in inner_step.uses if use.name not in inside]
     read = tuple(dict.fromkeys(use for use in uses if not made_inside(graph, use)))
     return Step(step.name, Kernel("blockwise", read, tuple(body), BlockedSteps(tuple(body[:-1]), body[-1])), step.legs)
 
@@ -160,17 +161,17 @@ def _mixes(graph: Graph, step: Step) -> str | None:
     """Why a step cannot run on one block of rows: it combines rows, or needs a whole unbounded leg. Otherwise None."""
     long = [leg.name for leg in graph.legs if leg.kind == "query" or unbounded(graph, leg.name)]
     if step.contraction is not None:
-        summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.op.uses)]
+        summed = [leg for leg in long if leg not in step.legs and any(leg in use.legs for use in step.uses)]
         return f"'{step.name}' sums over '{summed[0]}'" if summed else None
-    if step.box is None or OPS[step.box.kind].recurrent:
+    if step.box is None or operation_of(step).recurrent:
         return f"'{step.name}' needs all positions at once"
-    met = [leg for leg in OPS[step.box.kind].legs_whole(graph, step.box) if leg in long]
+    met = [leg for leg in operation_of(step).legs_whole(graph, step.box) if leg in long]
     return f"'{step.name}' runs along '{met[0]}'" if met else None
 
 
 def _renamed(graph: Graph, step: Step) -> str | None:
     """Why a step cannot read an n x m value: its long legs are renamed. Otherwise None."""
-    for use in step.op.uses:
+    for use in step.uses:
         if use.name in graph.step and quadratic(graph, source_legs := graph.legs_of(use.name)):
             for old, new in zip(source_legs, use.legs, strict=True):
                 if old != new and any(graph.leg[leg].sequence or unbounded(graph, leg) for leg in (old, new)):
@@ -181,7 +182,7 @@ def _renamed(graph: Graph, step: Step) -> str | None:
 def _drawn_twice(graph: Graph, bodies: Sequence[Sequence[Step]]) -> str | None:
     """Why random values cannot be drawn in blocks: two places need the same values. Otherwise None."""
     for name in (tensor.name for tensor in graph.of_role("noise") if quadratic(graph, tensor.legs)):
-        uses = [use for body in bodies for step in body for use in step.op.uses if use.name == name]
+        uses = [use for body in bodies for step in body for use in step.uses if use.name == name]
         if len(uses) > 1 or any(use.legs != graph.legs_of(name) for use in uses):
             return f"the noise '{name}' is used more than once, and each use would draw other values"
     drawn = [step.name for body in bodies for step in body if drops(graph, step)]
@@ -224,4 +225,4 @@ def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     block = step.form
     assert isinstance(block, BlockedSteps)
     shapes = [inner_step.legs for inner_step in block.inside if quadratic(graph, inner_step.legs) == pairs]
-    return max((prod(graph.leg[leg].size or 1 for leg in legs) for legs in shapes), default=1)
+    return max((prod(graph.size_of(leg) or 1 for leg in legs) for legs in shapes), default=1)

@@ -30,7 +30,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.causal import areas_seen
 from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Tensor, Use, body_graph
 from tensornet_attn.ir.arithmetic import Number
-from tensornet_attn.ir.steps import with_uses
+from tensornet_attn.ir.steps import with_uses, without
 from tensornet_attn.ir.values import Legs, TensorText, permuted
 from tensornet_attn.kernels.blocks import (
     StepGroup,
@@ -111,7 +111,7 @@ class InBlocks(Implementation[StepGroup]):
         seen, call = self._seen(scene, step, block), table.call[learned]
         wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
         for inner_step, runs in steps:
-            all_legs = (inner_step.legs, *(use.legs for use in inner_step.op.uses))
+            all_legs = (inner_step.legs, *(use.legs for use in inner_step.uses))
             inner = seen if any(graph.query in legs and wide & {*legs} for legs in all_legs) else block
             for again in (False, True) if learned else (False,):  # a backward computes a block again
                 for kind, seconds in parts_inside(inner, inner_step, table, again).items():
@@ -158,7 +158,7 @@ class InBlocks(Implementation[StepGroup]):
         block = _that_sees(inner.at({query: rows}), keys)
         runs = []
         for inner_step in steps:
-            legs = (*inner_step.legs, *(leg for use in inner_step.op.uses for leg in use.legs))
+            legs = (*inner_step.legs, *(leg for use in inner_step.uses for leg in use.legs))
             runs.append(self.programs_alike(scene, step, legs) * (calls if query in legs else 1.0))
         return block, [*zip(steps, runs, strict=True)]
 
@@ -233,7 +233,7 @@ def too_small(group: StepGroup, context: Context) -> str | None:
     sizes = {leg.name: leg.size or context.sizes[leg.name] for leg in group.graph.legs}
     steps = dict.fromkeys(step for body in group.bodies for step in body[:-1])
     spared = sum(prod(sizes[leg] for leg in step.legs) for step in steps)
-    kept = sum(prod(sizes[leg] for leg in use.legs) for use in {use for step in group.kernels for use in step.op.uses})
+    kept = sum(prod(sizes[leg] for leg in use.legs) for use in {use for step in group.kernels for use in step.uses})
     return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"
 
 
@@ -338,7 +338,7 @@ def _inside(
     graph, taken = writer.graph, set(writer.local.values())
     leaves: dict[Use, Tensor] = {}
     for use in dict.fromkeys(
-        leaf(graph, use) for inner_step in op.body for use in inner_step.op.uses if use.name not in op.steps
+        leaf(graph, use) for inner_step in op.body for use in inner_step.uses if use.name not in op.steps
     ):
         name = writer.local[use.name]
         while name in {tensor.name for tensor in leaves.values()}:
@@ -399,7 +399,7 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
             _noise(inner, tensor)
         elif tensor.role == "constant":
             _constant(inner, tensor)
-    pair = (str(inner.graph.query), str(inner.graph.key))
+    pair = (inner.graph.query, str(inner.graph.key))
     if takes_mask(inner.graph):
         later.append(BlockOperand("mask", pair, "mask" if takes_mask(writer.graph) else "None", True))
     if takes_key_mask(inner.graph):
@@ -410,12 +410,12 @@ def _operands(writer: Writer, inner: BlockWriter, leaves: dict[Use, Tensor]) -> 
 def _layout(graph: Graph, tensor: Tensor) -> Legs:
     """Heads, then the sequence leg, then the width: the first product of the tensor needs no permutation."""
     long = tuple(leg for leg in tensor.legs if graph.leg[leg].sequence or unbounded(graph, leg))
-    step, use = next((step, use) for step in graph.steps for use in step.op.uses if use.name == tensor.name)
-    others = {leg for factor in step.op.uses if factor is not use for leg in factor.legs}
+    step, use = next((step, use) for step in graph.steps for use in step.uses if use.name == tensor.name)
+    others = {leg for factor in step.uses if factor is not use for leg in factor.legs}
     if len(long) != 1 or step.contraction is None or not others or use.legs != tensor.legs:
         return tensor.legs
     heads = tuple(leg for leg in tensor.legs if leg in step.legs and leg in others and leg not in long)
-    return heads + long + tuple(leg for leg in tensor.legs if leg not in heads + long)
+    return heads + long + without(tensor.legs, *heads + long)
 
 
 def _noise(inner: BlockWriter, tensor: Tensor) -> None:
@@ -432,7 +432,7 @@ def _constant(inner: BlockWriter, tensor: Tensor) -> None:
     local, like, graph = inner.local[tensor.name], inner.like.text, inner.graph
     if tensor.init.name == "distance":
         expression = inner.call("distance_rows", "rows") + f".to({like}.dtype)"
-        expression = permuted(expression, (str(graph.query), str(graph.key)), tensor.legs)
+        expression = permuted(expression, (graph.query, str(graph.key)), tensor.legs)
     else:
         options = f"device={like}.device, dtype={like}.dtype"
         expression = filled_text(inner, tensor.init, list(map(inner.block_size, tensor.legs)), options)
@@ -467,7 +467,7 @@ def _function(
     rows = [operand.place(graph.query) for operand in operands]
     relative = next((leg.name for leg in graph.legs if unbounded(graph, leg.name)), None)
     spans = [operand.place(relative) for operand in operands]
-    options = [f"rows={tuple_text(rows)}", f"out={result_legs.index(str(graph.query)) - len(result_legs)}"]
+    options = [f"rows={tuple_text(rows)}", f"out={result_legs.index(graph.query) - len(result_legs)}"]
     options += [f"spans={tuple_text(spans)}"] if any(spans) else []
     keys = [operand.place(graph.key) for operand in operands]
     limited = any(keys) and reach != (None, None, 0)

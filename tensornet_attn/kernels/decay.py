@@ -12,6 +12,7 @@ from dataclasses import replace
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import EXP, Decay
 from tensornet_attn.ir.arithmetic import ONE, Negative
+from tensornet_attn.ir.steps import with_terms
 from tensornet_attn.rewrite.change import fresh, kept
 from tensornet_attn.rewrite.duplicate import duplicated
 
@@ -19,11 +20,11 @@ from tensornet_attn.rewrite.duplicate import duplicated
 def decay_alone(graph: Graph, scores: str) -> Graph:
     """The graph in which nothing else reads the decay factors of these scores, or their exponents."""
     step, pair = graph.step.get(scores), {graph.query, graph.key}
-    for factor in sorted({use.name for use in (step.op.uses if step else ()) if pair <= {*use.legs}}):
+    for factor in sorted({use.name for use in (step.uses if step else ()) if pair <= {*use.legs}}):
         box = graph.step[factor].box if factor in graph.step else None
         if box is not None and box.function == EXP:
             graph, exclusive = _alone(graph, factor, scores)
-            graph, _ = _alone(graph, box.operand("of").name, exclusive)
+            graph, _ = _alone(graph, box.of.name, exclusive)
     return graph
 
 
@@ -40,7 +41,7 @@ def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> li
     uses: list[Use] = []
     key = str(graph.key)
     for letter, leg, terms in (
-        ("a", str(graph.query), decay.query),
+        ("a", graph.query, decay.query),
         ("b", key, decay.key),
         ("c", key, decay.at_own_position),
     ):
@@ -52,7 +53,7 @@ def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> li
         uses.append(Use(f"{name}.{letter}", legs))
     difference = [Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))]
     if decay.diagonal is None:
-        return [replace(decay.of, op=Contraction(tuple(difference))), decay.box]
+        return [with_terms(decay.of, difference), decay.box]
     diagonal = replace(decay.diagonal, name=f"{name}.own")
-    difference.append(Term(ONE, (Use(diagonal.name, diagonal.legs), uses[2])))
-    return [diagonal, replace(decay.of, op=Contraction(tuple(difference))), decay.box]
+    difference.append(Term(ONE, (diagonal.use, uses[2])))
+    return [diagonal, with_terms(decay.of, difference), decay.box]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,8 +44,10 @@ from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.experts import add_biases, choose, name_of_chosen, product_text
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.attention import ahead
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
+from tensornet_attn.ir.steps import legs_in, with_terms
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
@@ -59,8 +61,8 @@ from tensornet_attn.kernels.implementation import (
     kernel,
     leg_sizes,
 )
-from tensornet_attn.ops import OPS
-from tensornet_attn.rewrite.change import fresh, terms_of, with_steps, with_uses
+from tensornet_attn.ops import operation_of
+from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention
 
@@ -95,7 +97,7 @@ class Gated:
 
     @cached_property
     def joined(self) -> list[Step]:
-        return _joined(self.graph, self.step, terms_of(self.step)[0], self.gate, self.expert)
+        return _joined(self.graph, self.step, self.step.terms[0], self.gate, self.expert)
 
     @cached_property
     def product(self) -> ExpertProduct | str:
@@ -162,7 +164,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         return Lowered(with_steps(graph, {step.name: [*joined[:-1], routed]}), {step.name: f"{self.name}: {how}{also}"})
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
-        if not any(step.box is not None and OPS[step.box.kind].selects for step in graph.steps):
+        if not any(operation_of(step).selects for step in graph.steps):
             return Lowered(graph)
         lowered, rewritten = super().lowered(graph, context), _chosen_again(_biases_apart(graph))
         lowered_rewritten = lowered if rewritten is graph else super().lowered(rewritten, context)
@@ -207,7 +209,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 experts, row_size = scene.size((last.expert,)), width
             rows = inner.elements(form.topk, without=chosen_of(form.topk)[0])
             choice_floats = {f"{step.name}: choice": rows, f"{step.name}: rows of experts": rows * experts * row_size}
-            return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]} | choice_floats
+            return kept(scene, step.uses) | {step.name: scene.stored[step.name]} | choice_floats
         for product in form.products:
             row_floats = kept(inner, (product.x,))
             attended = any(inner_step.name == product.x.name and inner_step.kernel for inner_step in body)
@@ -221,7 +223,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 op = attention_of(inner_step)
                 order_size = inner.elements(inner_step) // inner.size({*op.value.legs} - {*op.scores})
                 floats[f"{inner_step.name}: order"] = 2 * order_size
-        return floats | {name: count for name, count in kept(scene, step.op.uses).items() if name in floats}
+        return floats | {name: count for name, count in kept(scene, step.uses).items() if name in floats}
 
     def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
         """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
@@ -318,11 +320,11 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
                 rows = product_text(inside, products[inner_step.name], topk)
                 inside.bind(inner_step.name, rows.text, rows.legs, rows.level)
             elif inner_step.kernel is not None:
-                _attention(inside, inner_step, form, topk, _of_products(step.kernel.body, products))
-            elif inner_step.contraction is not None and len(inner_step.contraction.terms) > 1:
+                _attention(inside, inner_step, form, topk, ahead(step.kernel.body, products))
+            elif len(inner_step.terms) > 1:
                 add_biases(inside, inner_step, next(iter(products.values())), topk)
             elif products and inner_step.contraction is not None:  # a renamed value
-                inside.values[inner_step.name] = inside.value(inner_step.contraction.uses[0])
+                inside.values[inner_step.name] = inside.value(inner_step.uses[0])
             elif products:
                 emit_box(inside, inner_step)
 
@@ -343,7 +345,7 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
 
     # y = a[n] G O Wo + b S Ws     ->     y.routed = G O Wo;  y = a[n] y.routed + b S Ws
     """
-    terms = terms_of(step)
+    terms = step.terms
     gated = [term for term in terms if gate in term.factors]
     if len(gated) != 1:
         return graph, step
@@ -357,17 +359,17 @@ def _by_itself(graph: Graph, step: Step, gate: Use) -> tuple[Graph, Step]:
         return graph, step
     legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in routed_factors))
     name = fresh(graph, f"{step.name}.routed")
-    routed = Step(name, Contraction((Term(ONE, routed_factors),)), legs)
+    routed = Step(name, Contraction.of(*routed_factors), legs)
     outer_term = replace(term, factors=(*outer, Use(name, legs)))
-    sums = replace(step, op=Contraction(tuple(outer_term if summand is term else summand for summand in terms)))
+    sums = with_terms(step, (outer_term if summand is term else summand for summand in terms))
     return with_steps(graph, {step.name: [routed, sums]}), routed
 
 
 def _biased(graph: Graph, step: Step, last: ExpertProduct) -> Use | str:
     """The product to which a step adds the biases of experts, or why there is none."""
-    terms = [term.factors[0] for term in terms_of(step) if len(term.factors) == 1 and term.coefficient == ONE]
+    terms = [term.factors[0] for term in step.terms if len(term.factors) == 1 and term.coefficient == ONE]
     rows = [use for use in terms if use.name not in held(graph)]
-    sums = len(terms) == len(terms_of(step)) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
+    sums = len(terms) == len(step.terms) and len(rows) == 1 and {*rows[0].legs} == {*step.legs}
     if not sums or last.heads or any({*last.tokens} & {*use.legs} for use in terms if use not in rows):
         return f"'{step.name}' is not a product with experts plus their biases"
     return rows[0]
@@ -382,7 +384,7 @@ def _biases_apart(graph: Graph) -> Graph:
     experts |= {chosen_of(root)[0] for step in graph.steps if (root := chosen_behind(graph, step.name)) is not None}
     replaced = dict[str, list[Step]]()
     for step in graph.steps:
-        terms = terms_of(step)
+        terms = step.terms
         weighed = [
             term
             for term in terms
@@ -396,7 +398,7 @@ def _biases_apart(graph: Graph) -> Graph:
         legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
         name = fresh(graph, f"{step.name}.product")
         summands = tuple(Term(ONE, (Use(name, legs),)) if summand is term else summand for summand in terms)
-        replaced[step.name] = [Step(name, Contraction((term,)), legs), replace(step, op=Contraction(summands))]
+        replaced[step.name] = [Step(name, Contraction((term,)), legs), with_terms(step, summands)]
     return with_steps(graph, replaced) if replaced else graph
 
 
@@ -414,12 +416,12 @@ def _chosen_again(graph: Graph) -> Graph:
         readers = {
             reader.name
             for reader, use in uses
-            if any(use.legs[expert] in weight.legs and weight.name in held(graph) for weight in reader.op.uses)
+            if any(use.legs[expert] in weight.legs and weight.name in held(graph) for weight in reader.uses)
         }
         if not readers:
             continue
         name = fresh(graph, f"{step.name}.chosen")
-        operands = (("of", Use(step.name, step.legs)), ("by", root.box.operand("by")))
+        operands = (("of", step.use), ("by", root.box.operand("by")))
         replaced = {reader: [_reading(graph.step[reader], step.name, name)] for reader in readers}
         replaced[step.name] = [step, Step(name, replace(root.box, operands=operands), step.legs)]
         graph = with_steps(graph, replaced)
@@ -462,12 +464,12 @@ def _joined(graph: Graph, step: Step, term: Term, gate: Use, expert: str) -> lis
     others = [use for use in term.factors if use not in gated]
     if len(others) < 2:
         return [step]
-    kept = {leg for use in gated for leg in use.legs} | set(step.legs)
+    kept = legs_in(gated) | set(step.legs)
     legs = tuple(dict.fromkeys(leg for use in others for leg in use.legs if leg in kept))
     name = fresh(graph, f"{step.name}.p2")  # p1 is the kernel's own
-    first = Step(name, Contraction((Term(ONE, tuple(others)),)), legs)
+    first = Step(name, Contraction.of(*others), legs)
     factors = (*(use for use in gated if use == gate), Use(name, legs), *(use for use in gated if use != gate))
-    return [first, replace(step, op=Contraction((Term(term.coefficient, factors),)))]
+    return [first, with_terms(step, (Term(term.coefficient, factors),))]
 
 
 def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
@@ -476,7 +478,7 @@ def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
     needed, use_counts = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
     hidden: list[tuple[Step, ExpertProduct | None]] = []
     use, attended = last.x, False
-    while (step := graph.step.get(use.name)) is not None:
+    while (step := graph.source(use)) is not None:
         choices = {(choice.leg, choice.by) for choice in needed.get(step.name, ())}
         if (last.expert, by) not in choices or use_counts[step.name] > 1 or use.legs != step.legs:
             if attended:
@@ -486,7 +488,7 @@ def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
             hidden.insert(0, (step, None))
             use = operand
             continue
-        if step.contraction is not None and len(step.contraction.terms) == 1:
+        if len(step.terms) == 1:
             product = read_product(step, last.gate, last.expert, held(graph))
             if not isinstance(product, str) and product.slots:  # rows that nothing here makes of the chosen ones alone
                 product = f"'{product.x.name}' has rows of every '{last.expert}', chosen or not"
@@ -509,7 +511,7 @@ def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
         if step.box is None or step.box.function is None:
             break
         hidden.insert(0, (step, None))
-        use = step.box.operand("of")
+        use = step.box.of
     if attended:
         return tuple(hidden)  # rows of queries without a leg of experts
     return f"'{use.name}' on leg '{last.expert}' is neither a product with experts nor a map of such a product"
@@ -562,14 +564,6 @@ def _inside(writer: Writer, kernel: Kernel) -> Writer:
     inside.local = writer.local | names
     inside.batched = writer.batched | set(names)
     return inside
-
-
-def _of_products(body: Iterable[Step], products: Iterable[str]) -> set[str]:
-    """The products with chosen weights, and what is computed from them: their rows are those of the chosen heads."""
-    of_chosen = {*products}
-    for step in body:
-        of_chosen |= {step.name} if any(use.name in of_chosen for use in step.op.uses) else set()
-    return of_chosen
 
 
 def _attention(writer: Writer, step: Step, form: Experts, topk: Step, chosen_only: Collection[str]) -> None:

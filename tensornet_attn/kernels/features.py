@@ -19,7 +19,6 @@ from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE, names
 from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, has_slope, is_map, kernel
-from tensornet_attn.rewrite.change import terms_of
 
 INPUTS = 16  # of a feature, for each operand: its values of small legs
 
@@ -119,20 +118,20 @@ def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
     if not kernel.cpp or recurrence.mixes:
         return False
     if any(
-        len(term.factors) > 2 or {leg.name for leg in names(term.coefficient)} & {*graph.leg} for term in terms_of(step)
+        len(term.factors) > 2 or {leg.name for leg in names(term.coefficient)} & {*graph.leg} for term in step.terms
     ):
         return False
-    if any(use.name in one_row(graph) for use in step.op.uses):  # then calls decide which operands rows share
+    if step.reads & one_row(graph):  # then calls decide which operands rows share
         return False
     sequence, columns = str(graph.query if graph.query in step.legs else graph.key), {*recurrence.terms[0].features}
     row_legs = {sequence, *recurrence.heads, *columns}
-    shared = [{*use.legs} for use in step.op.uses if not row_legs <= {*use.legs}]
-    small = {leg for legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in legs} - row_legs
+    shared = [{*use.legs} for use in step.uses if not row_legs <= {*use.legs}]
+    small = {leg for legs in (step.legs, *(use.legs for use in step.uses)) for leg in legs} - row_legs
     return (
         row_legs <= {*step.legs}
-        and len(shared) < len(step.op.uses)
+        and len(shared) < len(step.uses)
         and all(sequence not in legs and (columns <= legs or not columns & legs) for legs in shared)
-        and prod(graph.leg[leg].size or INPUTS for leg in small) < INPUTS
+        and prod(graph.size_of(leg) or INPUTS for leg in small) < INPUTS
     )
 
 

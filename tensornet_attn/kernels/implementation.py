@@ -277,6 +277,6 @@ def leg_sizes(graph: Graph, sizes: Mapping[str, int] | None = None) -> dict[str,
 def kernel(kind: str, graph: Graph, before: Sequence[Step], body: Sequence[Step], form: object) -> Kernel:
     """A kernel of the steps `body`, which read the graph and the results of the steps `before`."""
     body_names, legs_before = {step.name for step in body}, {step.name: step.legs for step in before}
-    names = dict.fromkeys(use.name for step in body for use in step.op.uses if use.name not in body_names)
+    names = dict.fromkeys(use.name for step in body for use in step.uses if use.name not in body_names)
     uses = tuple(Use(name, legs_before[name] if name in legs_before else graph.legs_of(name)) for name in names)
     return Kernel(kind, uses, tuple(body), form)

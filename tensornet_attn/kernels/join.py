@@ -10,6 +10,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import batches
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered
 from tensornet_attn.rewrite.change import product
@@ -33,7 +34,7 @@ class JoinedFeatures(Implementation[Joined]):
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""
         shared, body = step.legs[:-1], body_of(step)
-        values = {inner_step.name: _value(writer, inner_step) for inner_step in body if inner_step.op.uses}
+        values = {inner_step.name: _value(writer, inner_step) for inner_step in body if inner_step.uses}
         expressions = {name: value.grouped(_groups(value, shared)) for name, value in values.items()}
         complete = {name for name, value in values.items() if {*shared} <= {*value.legs}}
         wide = max(complete, key=lambda name: (values[name].batched, -list(values).index(name)))
@@ -43,7 +44,7 @@ class JoinedFeatures(Implementation[Joined]):
         shape = f"{first}.shape[:-1]"
         tensor_batches = batches(writer.graph)
         reach = {
-            inner_step.name: {batch for use in inner_step.op.uses for batch in tensor_batches[use.name]}
+            inner_step.name: {batch for use in inner_step.uses for batch in tensor_batches[use.name]}
             for inner_step in body
         }
         others = [name for name in values if reach[name] - reach[wide]]
@@ -82,12 +83,12 @@ def _value(writer: Writer, step: Step) -> TensorText:
     if term is not None and term.coefficient == ONE and len(term.factors) == 1:
         return writer.value(term.factors[0])
     writer.local[step.name] = writer.names.fresh("part")
-    if any(use.name in writer.batched for use in step.op.uses):
+    if step.reads & writer.batched:
         writer.batched |= {step.name}
     emit_contraction(writer, step)
     return writer.values[step.name].unpacked
 
 
 def _groups(value: TensorText, shared: Legs) -> tuple[Legs, ...]:
-    columns = tuple(leg for leg in value.legs if leg not in shared)
+    columns = without(value.legs, *shared)
     return (*((leg,) if leg in value.legs else () for leg in shared), columns)

@@ -51,6 +51,7 @@ from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
 from tensornet_attn.ir.arithmetic import ONE, Number
+from tensornet_attn.ir.steps import legs_in, within, without
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.decay import decay_alone, decay_sides
@@ -116,7 +117,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
     def cost(self, form: ExpandedMap, context: Context) -> FormCost:
         """The seconds if the keys are summed first, and of the scores."""
         graph = form.recurrent_graph
-        recurrence, few = recurrence_of(graph.step[f"{form.box}.o"]), context.sizes[str(graph.query)] < LEAST
+        recurrence, few = recurrence_of(graph.step[f"{form.box}.o"]), context.sizes[graph.query] < LEAST
         decays = any(term.decays for term in recurrence.terms) and not recurrence.by_features
         worth = 1 / SEVERAL_KERNELS if decays and context.backend == "triton" else 1 / FEW if few else TIE
         return compared(graph, form.before, context, "summing over the keys first would take", worth)
@@ -223,7 +224,7 @@ class LinearAttention(OfBoxes[ExpandedMap]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call."""
-        recurrence, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
+        recurrence, query, key = recurrence_of(step), writer.graph.query, str(writer.graph.key)
         assert recurrence.value is not None
         box = recurrence.box.name
         writer.line(
@@ -262,10 +263,10 @@ def with_own_scores(graph: Graph, of: Use) -> Graph:
 def _as_map(graph: Graph, box: Step) -> tuple[Graph, str]:
     """A sum of scores over the keys as a map applied to ones: sum over m of S -> A = keep over m of S; A ones[m]."""
     assert box.box is not None
-    of, key = box.box.operand("of"), str(graph.key)
+    of, key = box.box.of, str(graph.key)
     ones = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), Function("ones"))
     keep = Step(fresh(graph, f"{box.name}.kept"), replace(box.box, kind="keep", numbers=()), of.legs)
-    read = replace(box, op=Contraction((Term(ONE, (Use(keep.name, keep.legs), Use(ones.name, ones.legs))),)))
+    read = replace(box, op=Contraction.of(keep.use, ones.use))
     return with_steps(with_places(graph, (ones,)), {box.name: [keep, read]}), keep.name
 
 
@@ -283,7 +284,7 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
     if recurrence.alone:
         ((*body, _),) = sides
         scores, map_box = body[-1], replace(box.box, numbers=PLAIN)
-        a, b, *diagonal_uses = (use for use in scores.op.uses if use.name not in {step.name for step in body})
+        a, b, *diagonal_uses = (use for use in scores.uses if use.name not in {step.name for step in body})
         terms = (replace(terms[0], decays=((a, b),), at_own_position=tuple(diagonal_uses)),)
     else:
         scores = written(attention.of.name if attention.terms else f"{box.name}.f", terms, legs)
@@ -291,27 +292,27 @@ def reassociated(attention: Attention, recurrence: Recurrence) -> Graph:
         pairs = {exp.name: _pair(difference) for difference, exp in sides}
         terms = tuple(replace(term, decays=tuple(pairs[use.name] for use in term.pairwise)) for term in terms)
     box = replace(box, op=replace(map_box, operands=(("of", Use(scores.name, legs)),)))
-    legs = tuple(leg for leg in box.legs if leg != graph.key) + recurrence.value_legs
-    body += [box, Step(name, Contraction((Term(ONE, (Use(box.name, box.legs), recurrence.value)),)), legs)]
+    legs = without(box.legs, graph.key) + recurrence.value_legs
+    body += [box, Step(name, Contraction.of(box.use, recurrence.value), legs)]
     form = replace(recurrence, box=box, terms=tuple(featured(recurrence, term) for term in terms), decays=())
     before.append(Step(name, kernel("linear", graph, before, body, form), legs))
     new_reader = _reading(reader, Use(name, legs), before)
     gone = {scores.name, box.name, *(step.name for decay in recurrence.decays for step in (decay.of, decay.box))}
     graph = with_steps(graph, dict.fromkeys(gone, ()) | {reader.step.name: [*before, new_reader]})
-    return without_dead(graph, (use.name for decay in recurrence.decays for use in decay.of.op.uses)) or graph
+    return without_dead(graph, (use.name for decay in recurrence.decays for use in decay.of.uses)) or graph
 
 
 def _pair(difference: Step) -> tuple[Use, Use]:
-    a, b = difference.op.uses
+    a, b = difference.uses
     return a, b
 
 
 def _reading(reader: MapReader, replacement: Use, before: list[Step]) -> Step:
     """The reader of the map, reading the result instead; a step in `before` sums legs that only the reader sums."""
     needed = {*reader.step.legs, *(leg for use in reader.others for leg in use.legs)}
-    legs = tuple(leg for leg in replacement.legs if leg in needed)
+    legs = within(replacement.legs, needed)
     if legs != replacement.legs:
-        before.append(Step(f"{reader.use.name}.s", Contraction((Term(ONE, (replacement,)),)), legs))
+        before.append(Step(f"{reader.use.name}.s", Contraction.of(replacement), legs))
         replacement = Use(f"{reader.use.name}.s", legs)
     return reader.reading(replacement)
 
@@ -349,7 +350,7 @@ def featured(recurrence: Recurrence, term: ScoreTerm) -> ScoreTerm:
     shared = [leg for query, key in uses for leg in query.legs if leg in key.legs]
     shared = [leg for leg in shared if leg not in (*recurrence.heads, *recurrence.mixed)]
     groups = tuple(leg for leg in shared if any(leg in core.legs for core in term.core))
-    return replace(term, groups=groups, width=tuple(leg for leg in shared if leg not in groups))
+    return replace(term, groups=groups, width=without(shared, *groups))
 
 
 def _joined(name: str, uses: Sequence[Use], needed: set[str], last: Legs, before: list[Step]) -> Use:
@@ -358,7 +359,7 @@ def _joined(name: str, uses: Sequence[Use], needed: set[str], last: Legs, before
     if len(uses) == 1 and legs == uses[0].legs:
         return uses[0]
     legs = tuple(sorted(legs, key=lambda leg: leg in last))
-    before.append(Step(name, Contraction((Term(ONE, tuple(uses)),)), legs))
+    before.append(Step(name, Contraction.of(*uses), legs))
     return Use(name, legs)
 
 
@@ -390,8 +391,8 @@ def heads_of(recurrence: Recurrence, term: ScoreTerm) -> TermHeads:
     values = () if recurrence.value is None else (recurrence.value,)
     stored = (*term.key, *term.core, *values, *(b for _, b in term.decays))
     sides = stored, (*stored, *term.query, *(a for a, _ in term.decays)), (*term.query, *term.key)
-    legs = [{leg for use in uses for leg in use.legs} for uses in sides]
-    return TermHeads(*(tuple(leg for leg in recurrence.heads if leg in of_side) for of_side in legs))
+    legs = [legs_in(uses) for uses in sides]
+    return TermHeads(*(within(recurrence.heads, of_side) for of_side in legs))
 
 
 def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
@@ -401,22 +402,22 @@ def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
     """
     graph, recurrence, floats = scene.graph, recurrence_of(step), dict[str, int]()
     if scene.stepwise:
-        return kept(scene, step.op.uses) | {step.name: scene.stored[step.name]}
-    uses, pair = [use for use in step.op.uses if use != recurrence.added], {graph.query, graph.key}
+        return kept(scene, step.uses) | {step.name: scene.stored[step.name]}
+    uses, pair = [use for use in step.uses if use != recurrence.added], {graph.query, graph.key}
     divided = {f"{step.name}: undivided": scene.stored[step.name]} if _normalized(recurrence) else {}
     if chunk:
         rows = -(-scene.sizes[str(graph.key)] // chunk) * chunk
         for use in uses:
-            copied = tuple(leg for leg in use.legs if leg not in pair)
+            copied = without(use.legs, *pair)
             copies = {f"{step.name}: {use.name} in chunks": rows * scene.elements(replace(use, legs=copied))}
             floats |= copies if pair & {*use.legs} else kept(scene, (use,))
         return floats | divided
     scaled = {use for term in recurrence.terms if scene.number(term.coefficient) != 1 for use in term.query}
     for use in uses:
-        producer = graph.step.get(use.name)
+        producer = graph.source(use)
         mapped = producer is not None and producer.name in scene.in_tiles
         if producer and mapped:
-            floats |= kept(scene, producer.op.uses)
+            floats |= kept(scene, producer.uses)
         elif use not in scaled:
             floats |= kept(scene, (use,))
         if use in scaled or (
@@ -467,7 +468,7 @@ def cpp_option(writer: Writer, step: Step, kernels: Sequence[Step]) -> list[str]
         for recurrence, term in recurrence_terms
     ]
     source, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[step.name]}_cpp")
-    small = tuple(writer.graph.leg[leg].size for leg in small_legs(writer, kernels))
+    small = tuple(writer.graph.size_of(leg) for leg in small_legs(writer, kernels))
     writer.native.append(source)
     writer.functions |= {f'{name} = LinearCpp(r"""\n{source}\n"""{f", {small}" if small else ""})'}
     return [f"cpp={name}"]

@@ -99,7 +99,7 @@ def _parts(writer: Writer, region: RegionSource, operands: list[BlockOperand], r
     lengths = {program.query: "n", program.key: "m", **dict.fromkeys(program.relative, "n + m - 1")}
 
     def size(leg: str) -> str | int:
-        return lengths.get(leg) or graph.leg[leg].size or 1
+        return lengths.get(leg) or graph.size_of(leg) or 1
 
     cpp_operands = []
     for operand in program.operands:

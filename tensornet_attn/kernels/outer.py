@@ -18,10 +18,11 @@ from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import laid, mask_options, matrix
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import is_ones, narrow_after
-from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
@@ -64,7 +65,7 @@ class OuterSums(Implementation[Recurrence]):
         return True
 
     def emit(self, writer: Writer, step: Step) -> None:
-        recurrence, query, key = recurrence_of(step), str(writer.graph.query), str(writer.graph.key)
+        recurrence, query, key = recurrence_of(step), writer.graph.query, str(writer.graph.key)
         writer.line(f"# {recurrence.box.name}: sums over {key}; no {query} by {key} tensor is formed")
         *shared, first, second = recurrence.heads
         sides = [
@@ -88,16 +89,16 @@ def _outer_product(graph: Graph, step: Step) -> Step | None:
     if not isinstance(recurrence, Recurrence) or not narrow_after(graph, step) or len(recurrence.terms) != 1:
         return None
     (term,) = recurrence.terms
-    product = graph.step.get(term.key[0].name) if term.key else None
+    product = graph.source(term.key[0]) if term.key else None
     if product is None or product.contraction is None or not all(is_ones(graph, use.name) for use in term.query):
         return None
-    product_term, alone = product.contraction.terms[0], len(graph.readers[product.name]) == 1 and product.nested
-    unscaled = term.coefficient == ONE and product_term.coefficient == ONE and len(product.contraction.terms) == 1
+    product_term, alone = product.terms[0], len(graph.readers[product.name]) == 1 and product.nested
+    unscaled = term.coefficient == ONE and product_term.coefficient == ONE and len(product.terms) == 1
     uses = product_term.factors
     if not unscaled or not alone or len(uses) != 2 or term.key[0].legs != product.legs:
         return None
     shared = {*uses[0].legs} & {*uses[1].legs}
-    legs = [tuple(leg for leg in use.legs if leg not in shared) for use in uses]
+    legs = [without(use.legs, *shared) for use in uses]
     legs_match = key in shared and {*recurrence.heads[:-2]} == shared - {key} and sorted(map(len, legs)) == [1, 1]
     return product if legs_match and {*recurrence.heads[-2:]} == {*legs[0], *legs[1]} else None
 
@@ -105,8 +106,8 @@ def _outer_product(graph: Graph, step: Step) -> Step | None:
 def _sides(step: Step) -> tuple[Use, ...]:
     """The two operands, in the order of the last legs of the result."""
     product, legs = body_of(step)[0], recurrence_of(step).heads[-2:]
-    return tuple(next(use for use in product.op.uses if leg in use.legs) for leg in legs)
+    return tuple(next(use for use in product.uses if leg in use.legs) for leg in legs)
 
 
 def _as_product(step: Step) -> Step:
-    return replace(step, op=Contraction((Term(ONE, _sides(step)),)))
+    return replace(step, op=Contraction.of(*_sides(step)))

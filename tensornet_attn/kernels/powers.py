@@ -12,14 +12,13 @@ from dataclasses import replace
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import MappedScores, Terms, score_of
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, evaluate
+from tensornet_attn.ir.arithmetic import evaluate
+from tensornet_attn.ir.steps import with_terms
 from tensornet_attn.rewrite.change import (
     inlined,
     plain_number,
-    terms_of,
     with_legs,
     with_steps,
-    with_terms,
     without_dead,
 )
 
@@ -33,7 +32,7 @@ def written_out(graph: Graph, of: Use) -> Graph:
     scores = _source(graph, of)
     if scores is None:
         return graph
-    terms, done = list(terms_of(scores)), list[Term]()
+    terms, done = list(scores.terms), list[Term]()
     read, legs = list[str](), dict[str, Leg]()
     while terms:
         term = terms.pop(0)
@@ -54,8 +53,8 @@ def written_out(graph: Graph, of: Use) -> Graph:
 
 def _source(graph: Graph, use: Use) -> Step | None:
     """The step that computes a tensor with query and key legs as a sum of products; None if it is not such a sum."""
-    step = graph.step.get(use.name)
-    if step is None or not {graph.query, graph.key} <= {*use.legs}:
+    step = graph.source(use)
+    if step is None or not graph.on_pairs(use.legs):
         return None
     score = score_of(graph, use)
     if isinstance(score, Terms):
@@ -63,7 +62,7 @@ def _source(graph: Graph, use: Use) -> Step | None:
     power = _power(graph, score.function) if isinstance(score, MappedScores) else 0
     if power < 2 or not isinstance(score, MappedScores) or score.of.legs != step.legs:
         return None
-    return replace(step, op=Contraction((Term(ONE, (score.of,) * power),)))
+    return replace(step, op=Contraction.of(*power * [score.of]))
 
 
 def _power(graph: Graph, function: Function | None) -> int:

@@ -18,10 +18,11 @@ from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
+from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
-from tensornet_attn.rewrite.change import product, terms_of
+from tensornet_attn.rewrite.change import product
 
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
 
@@ -60,7 +61,7 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
         return Lowered(changed, dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
 
     def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return kept(scene, step.op.uses)
+        return kept(scene, step.uses)
 
     def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
         """The states before each block; of short rows, what the steps inside save."""
@@ -95,7 +96,7 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         form, (*_, reader) = read_scan(step), body_of(step)
-        key, query, (term,) = str(form.box.leg), str(writer.graph.query), terms_of(reader)
+        key, query, (term,) = str(form.box.leg), writer.graph.query, reader.terms
         factors = {inner_step.name: inner_step for inner_step in body_of(step)}
         sides = [_side(writer, factors, form.box.operand(role), (key, *form.legs)) for role in ("of", "decay")]
         read = writer.value(form.read).aligned((query, *form.legs)).text
@@ -104,7 +105,7 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
         writer.bind(step.name, value.text, value.legs, value.level)
 
     def _states(self, inner: SizedGraph, step: Step) -> int:
-        return inner.elements(read_scan(step).box.operand("of"))
+        return inner.elements(read_scan(step).box.of)
 
     def _in_blocks(self, inner: SizedGraph, step: Step) -> bool:
         positions = inner.sizes[str(read_scan(step).box.leg)]
@@ -147,14 +148,14 @@ def _read(graph: Graph, step: Step) -> Iterator[ReadScan]:
 def _factors(step: Step) -> tuple[Use, ...]:
     """The factors of a product without a sum; else none."""
     term = product(step)
-    if term is None or {*step.legs} != {leg for use in term.factors for leg in use.legs}:
+    if term is None or {*step.legs} != legs_in(term.factors):
         return ()
     return term.factors
 
 
 def _alone(graph: Graph, use: Use) -> Step | None:
     """The step of a use that is its only one."""
-    step = graph.step.get(use.name)
+    step = graph.source(use)
     alone = step is not None and len(graph.readers[use.name]) == 1 and use.legs == step.legs
     return step if alone and use.name not in graph.results else None
 

@@ -25,11 +25,12 @@ from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import legs_in, within, without
 from tensornet_attn.ir.values import Legs, TensorText, shape_comment
 from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
 from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
-from tensornet_attn.rewrite.change import fresh, legs_in, with_steps
+from tensornet_attn.rewrite.change import fresh, with_steps
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.reads import Read, joined, mixes_heads, placed, read_of
 
@@ -142,7 +143,7 @@ class States(OfBoxes["Mixed"]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call; the first kernel of a pair calls for both."""
-        graph, query, key = writer.graph, str(writer.graph.query), str(writer.graph.key)
+        graph, query, key = writer.graph, writer.graph.query, str(writer.graph.key)
         steps = _in_one_call(graph, step)
         if step.name != steps[0].name:
             return
@@ -217,12 +218,12 @@ class Mixed:
         assert box.box is not None
         (term,), of, legs = (
             recurrence.terms,
-            box.box.operand("of"),
-            (*recurrence.heads, str(graph.query), *recurrence.value_legs),
+            box.box.of,
+            (*recurrence.heads, graph.query, *recurrence.value_legs),
         )
         value, mix = (() if use is None else (use,) for use in (recurrence.value, recurrence.mix))
-        states = [(Use(box.name, box.legs), *mix), *([(recurrence.added,)] if recurrence.added else [])]
-        inside = Step(of.name, Contraction((Term(ONE, (*term.key, *value)),)), of.legs)
+        states = [(box.use, *mix), *([(recurrence.added,)] if recurrence.added else [])]
+        inside = Step(of.name, Contraction.of(*term.key, *value), of.legs)
         contraction = Contraction(tuple(Term(ONE, (*term.query, *state)) for state in states))
         body = (inside, box, Step(name, contraction, legs))
         kernel_step = Step(name, kernel(STATES.kind, graph, before, body, recurrence), legs)
@@ -257,15 +258,15 @@ def _recurrence(graph: Graph, read: Read, before: list[Step]) -> Recurrence | st
     )
     if not heads_match:
         return "queries, keys, values and mixing weights do not share heads in the way that mixed states need"
-    term = ScoreTerm(ONE, (query,), (key,), width=tuple(leg for leg in key.legs if leg in features))
-    outer_legs = tuple(leg for leg in query.legs if leg in heads)
-    inner_legs = tuple(leg for leg in (value.legs if value else ()) if leg in value_only)
+    term = ScoreTerm(ONE, (query,), (key,), width=within(key.legs, features))
+    outer_legs = within(query.legs, heads)
+    inner_legs = within(value.legs if value else (), value_only)
     return Recurrence(
         read.box,
         (term,),
         value,
         outer_legs,
-        tuple(leg for leg in read.box.legs if leg not in (graph.query, *features, *value_only)),
+        without(read.box.legs, graph.query, *features, *value_only),
         inner_legs,
         mixes=True,
         mix=mix,
@@ -286,7 +287,7 @@ def _added(read: Read, legs: tuple[str, ...], before: list[Step]) -> Use | None:
 def _early(graph: Graph, early: Sequence[Step]) -> Graph:
     """The graph with these steps as soon as their operands are known, so that kernels that need them share a call."""
     for step in early:
-        operands = {use.name for use in step.op.uses}
+        operands = step.reads
         index = max((i + 1 for i, producer in enumerate(graph.steps) if producer.name in operands), default=0)
         graph = replace(graph, steps=(*graph.steps[:index], step, *graph.steps[index:]))
     return graph
@@ -313,7 +314,7 @@ def _paired(graph: Graph, name: str) -> Graph:
             (leading.value is None) != (following.value is None)
             and (leading.terms, leading.mix, leading.heads) == (following.terms, following.mix, following.heads)
             and {*graph.masks(leading.box)} == {*graph.masks(following.box)}
-            and not {step.name for step in between} & {use.name for use in second.op.uses}
+            and not {step.name for step in between} & second.reads
         ):
             names = first.name, second.name
             return with_steps(

@@ -54,7 +54,7 @@ class CumulativeSums(OfBoxes[KeySum]):
         graph, recurrence, before = form.graph, form.recurrence, list[Step]()
         step = recurrence.box
         assert step.box is not None
-        of = step.box.operand("of")
+        of = step.box.of
         terms = canonical(graph, recurrence, of.legs, before)
         body = (written(of.name, terms, of.legs), step)
         kernel_form = replace(recurrence, terms=tuple(featured(recurrence, term) for term in terms))
@@ -99,7 +99,7 @@ class CumulativeSums(OfBoxes[KeySum]):
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call that sums the scores along the keys."""
-        recurrence, query = recurrence_of(step), str(writer.graph.query)
+        recurrence, query = recurrence_of(step), writer.graph.query
         writer.line(
             f"# {recurrence.box.name}: sums over {writer.graph.key}; no {query} by {writer.graph.key} tensor is formed"
         )

@@ -25,6 +25,7 @@ from tensornet_attn.emit.wrap import INDENT, WIDTH, filled, indented
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
+from tensornet_attn.ir.steps import within
 from tensornet_attn.kernels.blocks import StepGroup, groups_of, with_kernels
 from tensornet_attn.kernels.blockwise import InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
@@ -145,7 +146,7 @@ def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, si
     while len(waiting) > 2 and (pair := _sharing(waiting, outside)):
         both = [waiting.pop(i) for i in reversed(pair)]
         needed = {*product_legs, *(leg for legs in waiting for leg in legs)}
-        waiting.append(tuple(leg for leg in dict.fromkeys(both[1] + both[0]) if leg in needed))
+        waiting.append(within(dict.fromkeys(both[1] + both[0]), needed))
         pairs.append(pair)
     places = sorted(range(len(waiting)), key=lambda i: not outside & {*waiting[i]})  # of equal orders, weights last
     path = order([waiting[i] for i in places], product_legs, sizes, DEVICES["flops"]).path
@@ -209,7 +210,7 @@ def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     program = region.program
     operands = dict(zip(region.operands, program.operands, strict=True))
     map_ops = [node.op for node in program.maps for _ in range(program.tiles(node.heads))]  # of each tile
-    sizes = {leg: region.graph.leg[leg].size for leg in program.heads}
+    sizes = {leg: region.graph.size_of(leg) for leg in program.heads}
     left, right = region.reach()
     settings = {
         "sides": (program.query, program.key),
@@ -221,7 +222,7 @@ def _source(region: TritonRegion, sources: dict[str, str]) -> str:
         "sizes": sizes,
         "reads": region.reads,
         "live": region.live,
-        "whole": tuple(leg for leg in program.heads if leg in program.whole),
+        "whole": within(program.heads, program.whole),
         "relative": "".join(program.relative),
         "tables": tuple(name for name, operand in operands.items() if operand.table),
         "normalized": tuple(i for i, op in enumerate(map_ops) if op == "normalize"),

@@ -17,7 +17,7 @@ from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.kernels.features import features_inside, takes_maps
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
 from tensornet_attn.kernels.linear import DENSE, cpp_option
-from tensornet_attn.rewrite.change import terms_of, with_steps
+from tensornet_attn.rewrite.change import with_steps
 
 
 class Total(OfSteps, Implementation[tuple[Step, ...]]):
@@ -46,7 +46,7 @@ class Total(OfSteps, Implementation[tuple[Step, ...]]):
     def emit(self, writer: Writer, step: Step) -> None:
         *kernels, _ = body_of(step)
         recurrences = [recurrence_of(summand) for summand in kernels]
-        first, query, key = recurrences[0], str(writer.graph.query), str(writer.graph.key)
+        first, query, key = recurrences[0], writer.graph.query, str(writer.graph.key)
         assert first.value is not None
         products = f"{', '.join(recurrence.box.name for recurrence in recurrences)} times {first.value.name}"
         writer.line(f"# the sum of {products}: sums over {key} first; no {query} by {key} tensor is formed")
@@ -69,9 +69,9 @@ TOTAL = Total()
 def _summed(graph: Graph, step: Step) -> list[Step]:
     """The kernels whose results a step adds up, if one call computes them all; else none."""
     kernels, alike = list[Step](), set[object]()
-    for term in terms_of(step):
+    for term in step.terms:
         (use, *others) = term.factors or (None,)
-        summand = graph.step.get(use.name) if use is not None and not others and term.coefficient == ONE else None
+        summand = graph.source(use) if use is not None and not others and term.coefficient == ONE else None
         if summand is None or use is None or not takes_maps(graph, summand, tiles=False):
             return []
         alone = len(graph.readers[summand.name]) == 1 and summand.name not in graph.results

@@ -442,7 +442,7 @@ def residual_outputs(graph: Graph) -> set[str]:
     while waiting:
         name, leg = waiting.pop()
         step = graph.step[name]
-        for use in step.op.uses:
+        for use in step.uses:
             if leg not in use.legs:
                 continue
             if use.name in graph.step:

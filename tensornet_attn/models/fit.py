@@ -180,8 +180,8 @@ def _check_fit(place: DesignPlace, graph: Graph) -> None:
     if len(output) != 2 or output[0] != graph.query:
         message = f"the output of '{graph.name}' has the legs '{' '.join(output)}'."
         place.refuse(message, "give the output the query leg and then the leg of the width, for the residual stream.")
-    elif graph.leg[output[1]].size != place.width:
-        size, into = graph.leg[output[1]].size, inputs[0].legs[1]
+    elif graph.size_of(output[1]) != place.width:
+        size, into = graph.size_of(output[1]), inputs[0].legs[1]
         message = f"the output of '{graph.name}' has {size} on leg '{output[1]}', its input {place.width} on '{into}'."
         place.refuse(message, "give both the same size: a residual connection adds them.")
     if len(inputs) > 2:

@@ -19,7 +19,7 @@ from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.keywords import caller
 from tensornet_attn.nn.offsets import Packed
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.rewrite.change import seen
 from tensornet_attn.runtime.operations import is_plain
 
@@ -459,7 +459,7 @@ def _numbers(graph: Graph) -> Iterator[tuple[str, Arith]]:
 
 
 def _shape(graph: Graph, legs: tuple[str, ...]) -> Shape:
-    return tuple((leg, graph.leg[leg].size) for leg in legs)
+    return tuple((leg, graph.size_of(leg)) for leg in legs)
 
 
 def _masks(graph: Graph, schedule: Graph) -> Masks:
@@ -471,7 +471,7 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
         if len(group) > 1
     }
     masked = [(step.name, step.box) for step in graph.steps if step.box is not None and graph.masked(step)]
-    paired = {name: box for name, box in masked if graph.query in box.operand("of").legs}
+    paired = {name: box for name, box in masked if graph.query in box.of.legs}
     other_legs = {name: seen(graph, graph.step[name]) for name in paired}
     places = [(name, box.kind, _shape(graph, other_legs[name])) for name, box in paired.items()]
     new = [step for step in unfolded(schedule).steps if step.name not in graph.step and graph.query in step.legs]
@@ -483,7 +483,7 @@ def _masks(graph: Graph, schedule: Graph) -> Masks:
         name for name, legs in other_legs.items() if legs and (moved or name in maps or split & {*legs})
     )
     key = str(graph.key or graph.query)  # without a key leg, a key mask hides queries
-    return Masks(graph.name, str(graph.query), key, tuple(places), takes_key_mask(graph), fast, split_boxes, maps)
+    return Masks(graph.name, graph.query, key, tuple(places), takes_key_mask(graph), fast, split_boxes, maps)
 
 
 def _sums(schedule: Graph) -> set[str]:
@@ -496,7 +496,7 @@ def _sums(schedule: Graph) -> set[str]:
 def refuse_onnx(graph: Graph) -> None:
     """Raises InputError with the first step that no program for ONNX computes."""
     for step in graph.steps:
-        if step.box is not None and OPS[step.box.kind].recurrent:
+        if step.box is not None and operation_of(step).recurrent:
             raise InputError(
                 f"{graph.name}: '{step.name}' is a '{step.box.kind}', which updates a state key by key; ONNX has no "
                 "such operation: export the layer with torch.export, or a design without it."

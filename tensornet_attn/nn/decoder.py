@@ -36,7 +36,7 @@ class Decoder:
         rows = ((cached.name, cached.legs, cached.leg) for cached in self.decoding.kept if cached.leg is not None)
         self._rows = {name: (legs.index(leg) - len(legs), len(legs)) for name, legs, leg in rows}  # axis and rank
         graph = self.decoding.graph
-        self._query, self._key, self._output = str(graph.query), graph.key, graph.output
+        self._query, self._key, self._output = graph.query, graph.key, graph.output
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._wide = any(part.wide for part in self.decoding.parts)
@@ -175,7 +175,7 @@ class Decoder:
             for operand in stage.inputs
             for legs in [graph.legs_of(operand.name)]
         )
-        legs, once = (str(graph.query), str(graph.key)), stage.values[0] in self._kept
+        legs, once = (graph.query, str(graph.key)), stage.values[0] in self._kept
         return _Planned(stage.values, inputs, stage.reach, stage.wide, once, legs, plan, make(plan))
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:

@@ -321,7 +321,7 @@ class Packing:
 
     @staticmethod
     def of(graph: Graph) -> Packing:
-        legs, query = graph.legs_of(graph.output), str(graph.query)
+        legs, query = graph.legs_of(graph.output), graph.query
         inputs = tuple(tensor.legs for tensor in graph.of_role("input"))
         read = any(tensor.name in behind(graph, (graph.output,)) for tensor in graph.of_role("input"))
         keyed = graph.key is None or graph.tied or any(graph.key in input_legs for input_legs in inputs)

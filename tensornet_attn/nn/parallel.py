@@ -152,7 +152,7 @@ class SplitMake:
         step = self.split.graph.step.get(box)
         op: Any = None if step is None else step.op
         sequences = {self.split.graph.query, self.split.graph.key}
-        if op is None or {*op.operand("of").legs} - sequences != {*legs}:
+        if op is None or {*op.of.legs} - sequences != {*legs}:
             return GONE
         return next((axis for axis, leg in enumerate(legs) if (box, StepLeg(leg)) in self.split.slots), None)
 

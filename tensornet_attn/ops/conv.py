@@ -8,11 +8,11 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, within, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Scene, Tensor
-from tensornet_attn.ops.operation import Operation, aligned, without
+from tensornet_attn.ops.operation import Operation, aligned
 from tensornet_attn.ops.schema import BoxModel, Masks, Operand
 
 MOST = 4096  # taps; attention covers longer ranges
@@ -100,8 +100,8 @@ class ConvOperation(Operation):
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         import torch
 
-        operand_legs, source = box.operand("of").legs, source_of(run.graph, box)
-        operand = run.values[box.operand("of").name]
+        operand_legs, source = box.of.legs, source_of(run.graph, box)
+        operand = run.values[box.of.name]
         if run.graph.masked(step):
             operand, keep, *_ = run.masked(step)
             operand = torch.where(keep, operand, 0)
@@ -117,7 +117,7 @@ class ConvOperation(Operation):
             for tap in range(width):
                 if 0 <= position + tap - left < length:
                     total[..., position] = total[..., position] + operand[..., tap, position + tap - left]
-        result_leg = str(box.leg) if box.leg in step.legs else str(run.graph.query)
+        result_leg = str(box.leg) if box.leg in step.legs else run.graph.query
         return total[..., length - run.size(result_leg) :], (*legs[:-2], result_leg)
 
     def products(self, scene: Scene, step: Step, box: Box) -> dict[Legs, int]:
@@ -137,17 +137,17 @@ class ConvOperation(Operation):
         if not box.joins:
             return {}
         length = scene.sizes[source_of(scene.graph, box)]
-        rows = scene.elements(box.operand("of")) // length
+        rows = scene.elements(box.of) // length
         return {f"{step.name}: padded": rows * (length + scene.sizes[str(box.other)] - 1)}
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand, source = lines.value(box.operand("of")), source_of(lines.graph, box)
+        operand, source = lines.value(box.of), source_of(lines.graph, box)
         self.emit_masked(lines, step, box, operand.arranged((*without(operand.legs, source), source)), "None", "None")
 
     def emit_masked(
         self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
     ) -> None:
-        width = int(lines.graph.leg[str(box.other)].size)
+        width = int(lines.graph.size_of(str(box.other)))
         left, source, result_leg = (
             left_of(lines.graph, box, width),
             source_of(lines.graph, box),
@@ -163,9 +163,9 @@ class ConvOperation(Operation):
             return
         weight = lines.value(box.operand("weight"))
         operand_legs = without(operand.legs, source)
-        rows = tuple(leg for leg in operand_legs if leg not in weight.legs)
+        rows = without(operand_legs, *weight.legs)
         groups = tuple(leg for leg in operand_legs if leg in weight.legs and leg in step.legs)
-        summed = tuple(leg for leg in operand_legs if leg in weight.legs and leg not in step.legs)
+        summed = within(without(operand_legs, *step.legs), weight.legs)
         weight_only = without(weight.legs, box.other, *groups, *summed)
         x = TensorText(expression, operand.legs, operand.batched).arranged((*rows, *groups, *summed, source))
         x_text = x.grouped((*((leg,) for leg in rows), groups + summed, (source,)))
@@ -192,19 +192,19 @@ def convolves(box: Box | None) -> bool:
 
 def hides_rows(graph: Graph, box: Box | None) -> bool:
     """Whether a step is a convolution along the queries whose rows the key mask hides, because they are the keys."""
-    if box is None or not convolves(box) or box.leg != graph.query or box.leg not in box.operand("of").legs:
+    if box is None or not convolves(box) or box.leg != graph.query or box.leg not in box.of.legs:
         return False
     return graph.key is None or bool(graph.tied)
 
 
 def source_of(graph: Graph, box: Box) -> str:
     """The leg of the input positions: the leg of the box or, with a decoding cache, the key leg."""
-    return str(box.leg) if box.leg in box.operand("of").legs else str(graph.key)
+    return str(box.leg) if box.leg in box.of.legs else str(graph.key)
 
 
 def result_of(lines: ForwardEmitter, step: Step, box: Box) -> str:
     """The leg of the output positions."""
-    return str(box.leg) if box.leg in step.legs else str(lines.graph.query)
+    return str(box.leg) if box.leg in step.legs else lines.graph.query
 
 
 def left_of(graph: Graph, box: Box, width: int) -> int:
@@ -212,6 +212,6 @@ def left_of(graph: Graph, box: Box, width: int) -> int:
 
     Along the keys of queries x keys, where masks hide later keys, taps are on both sides in a causal design too.
     """
-    operand_legs = box.operand("of").legs
+    operand_legs = box.of.legs
     of_pairs = graph.query in operand_legs and graph.key in operand_legs
     return width - 1 if graph.causal and not (of_pairs and box.leg == graph.key) else (width - 1) // 2

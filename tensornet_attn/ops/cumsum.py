@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Term, Use
+from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Tensor, Use
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, KernelTiles, ReferenceEvaluation, Tile
@@ -55,13 +54,13 @@ class CumSumOperation(Operation):
 
     def written_out(self, step: Step, box: Box, query: str | None) -> tuple[list[Step], list[Tensor]]:
         """# c = cumsum over m of g[m h]   ->   c = sum over m, causal, of g[m h] ones[n]"""
-        of = box.operand("of")
+        of = box.of
         if query is None or query in of.legs:
             return [step], []
         ones = Tensor(f"{step.name}.ones", "constant", (query,), Function("ones"))
         position = of.legs.index(str(box.leg))
         legs = (*of.legs[:position], query, *of.legs[position:])
-        each = Step(f"{step.name}.each", Contraction((Term(ONE, (of, Use(ones.name, ones.legs))),)), legs)
+        each = Step(f"{step.name}.each", Contraction.of(of, ones.use), legs)
         sums = Box("sum", box.leg, (("of", Use(each.name, legs)),), masks=(Function("causal"),))
         return [each, Step(step.name, sums, step.legs)], [ones]
 
@@ -78,7 +77,7 @@ class CumSumOperation(Operation):
         lines.bind(step.name, expression, operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x, visible = tiles.masked(box.operand("of"))
+        x, visible = tiles.masked(box.of)
         kept = tiles.nodes.node("keep", (x, visible), x.axes, step.name)
         return tiles.nodes.node("running", (kept,), x.axes, step.name, (self.reverse,))
 

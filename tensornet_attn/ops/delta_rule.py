@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from tensornet_attn.ir.steps import Box, Step, Use
+from tensornet_attn.ir.steps import Box, Step, Use, within, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, ReferenceEvaluation, Scene, Tensor
-from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over, without
+from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, over
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegName, Operand
 
 ROLES = ("query", "key", "value", "rate")
@@ -135,7 +135,7 @@ class DeltaRuleOperation(Operation):
             expression += (
                 f".unflatten(-1, ({', '.join(lines.size(leg) for leg in own_legs)}))" if own_legs else "[..., 0]"
             )
-        lines.bind(step.name, expression, (*heads, str(lines.graph.query), *own_legs))
+        lines.bind(step.name, expression, (*heads, lines.graph.query, *own_legs))
 
 
 class DeltaStateOperation(DeltaRuleOperation):
@@ -180,7 +180,7 @@ def legs_of(box: Box) -> tuple[Legs, Legs, Legs]:
     key_legs, value_legs = box.operand("key").legs, without(box.operand("value").legs, box.leg, box.other)
     contracted = without(key_legs, box.leg, box.other, *value_legs)
     shared = {leg for role, use in box.operands if role != "value" and role not in PAST for leg in use.legs}
-    heads = tuple(leg for leg in value_legs if leg in shared)
+    heads = within(value_legs, shared)
     return heads, contracted, without(value_legs, *heads)
 
 
@@ -265,7 +265,7 @@ def operand_texts(lines: ForwardEmitter, box: Box) -> list[str]:
     operands = []
     for role, use in box.operands:
         if role in ("query", "key", "value"):
-            along = (str(lines.graph.query),) if role == "query" else sequence_of(box)
+            along = (lines.graph.query,) if role == "query" else sequence_of(box)
             operands.append(matrix(lines.value(use), heads, along, own_legs if role == "value" else contracted))
     rate = lines.value(box.operand("rate")).aligned((*heads, *sequence_of(box)), whole=True)
     return [*operands, rate.text if box.other is None else rate.grouped((*((leg,) for leg in heads), sequence_of(box)))]

@@ -28,12 +28,12 @@ class DropoutOperation(Operation):
         return run.dropped(run.operand(step), box.number("dropout")), step.legs
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         expression = lines.dropped(box.number("dropout"), operand.text)
         lines.bind(step.name, expression, operand.legs, operand.level if expression == operand.text else ATOM)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        return tiles.dropped(box.number("dropout"), tiles.value(box.operand("of")))
+        return tiles.dropped(box.number("dropout"), tiles.value(box.of))
 
     def parameters(self, box: Box, written: dict[str, str]) -> list[str]:
         """The probability, even if it has the default value."""

@@ -18,7 +18,7 @@ class Hide(Operation):
     keeps_zeros = False
 
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        use = box.operand("of")
+        use = box.of
         entries, keep = run.values[use.name], run.seen(box.seen, use.legs)
         return entries.where(keep, run.number(box.number("fill"))), use.legs
 
@@ -35,6 +35,6 @@ class Hide(Operation):
             lines.bind(step.name, lines.call("hide", operand.text, keep, filled), operand.legs)
 
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x, nodes = tiles.value(box.operand("of")), tiles.nodes
+        x, nodes = tiles.value(box.of), tiles.nodes
         seen = tiles.seen(x)
         return nodes.node("hide", (nodes.spread(x, nodes.pair), seen), nodes.pair, step.name, (box.number("fill"),))

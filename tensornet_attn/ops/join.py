@@ -26,14 +26,14 @@ class Join(Operation):
         return (box.leg, *box.parts)
 
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        use, apart = box.operand("of"), apart_of(step.legs, box)
+        use, apart = box.of, apart_of(step.legs, box)
         operand = aligned(run.values[use.name], use.legs, apart)
         batch = operand.shape[: operand.ndim - len(apart)]
         return operand.reshape(*batch, *map(run.size, step.legs)), step.legs
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         groups = tuple(box.parts if leg == box.leg else (leg,) for leg in step.legs)
-        lines.bind(step.name, lines.value(box.operand("of")).grouped(groups), step.legs)
+        lines.bind(step.name, lines.value(box.of).grouped(groups), step.legs)
 
     def words(self, box: Box) -> str:
         return f"{' '.join(box.parts)} as one leg"
@@ -46,13 +46,13 @@ class Split(Join):
     splits = True
 
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        use = box.operand("of")
+        use = box.of
         operand = run.values[use.name]
         legs, batch = apart_of(use.legs, box), operand.shape[: operand.ndim - len(use.legs)]
         return operand.reshape(*batch, *map(run.size, legs)), legs
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         dim = operand.legs.index(str(box.leg)) - len(operand.legs)
         sizes = ", ".join(map(lines.size, box.parts))
         lines.bind(step.name, f"{operand.atom}.unflatten({dim}, ({sizes}))", apart_of(operand.legs, box))

@@ -34,7 +34,7 @@ class Keep(Operation):
         return scores.where(keep, 0), legs
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         lines.bind(step.name, operand.text, operand.legs, operand.level)
 
     def emit_masked(
@@ -48,5 +48,5 @@ class Keep(Operation):
             lines.bind(step.name, operand.text, operand.legs, operand.level)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x, visible = tiles.masked(box.operand("of"))
+        x, visible = tiles.masked(box.of)
         return tiles.nodes.node("keep", (x, visible), x.axes, step.name)

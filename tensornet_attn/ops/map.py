@@ -54,7 +54,7 @@ class MapOperation(Operation):
         return row(box).reference(torch, run.operand(step), *map(run.number, arguments(box))), step.legs
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
-        return row(box).operations * scene.elements(box.operand("of"))
+        return row(box).operations * scene.elements(box.of)
 
     def exponentials(self, box: Box) -> int:
         return int(row(box).exponential)
@@ -63,7 +63,7 @@ class MapOperation(Operation):
         return (row(box).saves,)
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand, elementwise = lines.value(box.operand("of")), row(box)
+        operand, elementwise = lines.value(box.of), row(box)
         numbers = [lines.number(tree) for tree in arguments(box)]
         if "{" not in elementwise.torch:
             lines.bind(
@@ -76,7 +76,7 @@ class MapOperation(Operation):
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
         if not row(box).triton:
             return None
-        x = tiles.value(box.operand("of"))
+        x = tiles.value(box.of)
         numbers = [tiles.nodes.number(tree) for tree in arguments(box)]
         return tiles.nodes.node("map", (x, *numbers), x.axes, step.name, (row(box).name,))
 

@@ -40,4 +40,4 @@ class NormalizeOperation(Operation):
         lines.bind(step.name, lines.call("normalized", operand.text, keep, *lines.eps(box.number("eps"))), operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        return tiles.divided("normalize", *tiles.masked(box.operand("of")), box.number("eps"))
+        return tiles.divided("normalize", *tiles.masked(box.of), box.number("eps"))

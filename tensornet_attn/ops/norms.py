@@ -81,7 +81,7 @@ class Norm(Operation):
         return not self.usual or evaluate(box.number("eps"), graph.values) > 0
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
         lines.bind(step.name, lines.call(self.call, operand.text, dim, *eps), operand.legs)
 
@@ -129,7 +129,7 @@ class GroupNormOperation(LayerNormOperation):
         return self.of(groups, -1, eps).flatten(-2).movedim(-1, axis), step.legs
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
         groups = lines.integer(box.number("groups"))
         lines.bind(step.name, lines.call(self.call, operand.text, dim, groups, *eps), operand.legs)

@@ -8,7 +8,7 @@ from math import inf
 from typing import ClassVar, Literal
 
 from tensornet_attn.ir.arithmetic import to_text
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, without
 from tensornet_attn.ir.steps import Tensor as Leaf
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
@@ -155,7 +155,7 @@ class Operation(ABC):
             for name, neutral in (("scale", 1), ("dropout", 0))
         )
         per_element = self.per_element + bool(scene.graph.masks(step)) + acts
-        return per_element * scene.elements(box.operand("of"))
+        return per_element * scene.elements(box.of)
 
     def exponentials(self, box: Box) -> int:
         """Exponentials, or functions that take as long, for each element of the operand."""
@@ -176,7 +176,7 @@ class Operation(ABC):
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         """Emits its line of PyTorch without masks. By default, `emit_masked` with the leg moved last and no mask."""
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         operand = operand.arranged((*without(operand.legs, box.leg), str(box.leg)))
         self.emit_masked(lines, step, box, operand, "None", "None")
 
@@ -223,10 +223,6 @@ def check_key_leg(box: Checker, kind: str, leg: str) -> None:
 def dim_of(operand: TensorText, leg: str | None) -> int:
     """The dimension of a leg, counted from the end."""
     return operand.legs.index(str(leg)) - len(operand.legs)
-
-
-def without(legs: Legs, *others: str | None) -> Legs:
-    return tuple(leg for leg in legs if leg not in others)
 
 
 def aligned(tensor: Tensor, have: Legs, want: Legs) -> Tensor:

@@ -7,10 +7,10 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, without
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import ForwardEmitter, KernelTiles, ReferenceEvaluation, Tensor, Tile, TilesOfBox
-from tensornet_attn.ops.operation import Operation, dim_of, over, without
+from tensornet_attn.ops.operation import Operation, dim_of, over
 from tensornet_attn.ops.schema import BoxModel, LegNames, Masks, Operand
 
 
@@ -66,7 +66,7 @@ class Reduction(Operation):
         if not self.dense_of_nothing and lines.graph.leg[str(box.leg)].sequence:  # there may be no positions
             super().emit(lines, step, box)
             return
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         lines.bind(
             step.name, f"{operand.atom}.{self.dense}({dim_of(operand, box.leg)})", without(operand.legs, box.leg)
         )
@@ -78,7 +78,7 @@ class Reduction(Operation):
         lines.bind(step.name, lines.call(f"masked_{box.kind}", expression, keep), operand.legs[:-1])
 
     def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile:
-        return tiles.nodes.over(tiles.value(box.operand("of")), tiles.variable, self.how, step.name)
+        return tiles.nodes.over(tiles.value(box.of), tiles.variable, self.how, step.name)
 
 
 class LogSumExpOperation(Reduction):
@@ -108,7 +108,7 @@ class LogSumExpOperation(Reduction):
         return ((entries - largest).logsumexp(axis) + largest.squeeze(axis)).where(some.squeeze(axis), nothing)
 
     def tile_summed(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x, visible = tiles.masked(box.operand("of"))
+        x, visible = tiles.masked(box.of)
         terms, variable = tiles.biased(x, visible, f"{step.name}_terms")
         return tiles.divided("softmax", terms, visible, variable, f"{step.name}_shares")
 
@@ -167,5 +167,5 @@ class MeanOperation(Reduction):
 
 def biased(tiles: KernelTiles, step: Step, box: Box) -> tuple[Tile, Tile]:
     """The operand plus the float mask, and the visible pairs."""
-    x, visible = tiles.masked(box.operand("of"))
+    x, visible = tiles.masked(box.of)
     return tiles.nodes.add([tiles.nodes.mask_tile(visible), x], f"{step.name}_terms"), visible

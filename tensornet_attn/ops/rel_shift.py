@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, KernelTiles, ReferenceEvaluation, Tensor, Tile
-from tensornet_attn.ops.operation import Operation, aligned, without
+from tensornet_attn.ops.operation import Operation, aligned
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
 
@@ -62,7 +62,7 @@ class RelShiftOperation(Operation):
 
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
         """result[n, m] = of[n, p], or of[m, p], at p = position(n) - position(m); p beyond the reach is clamped."""
-        use, query, along, to = box.operand("of"), str(run.graph.query), str(box.leg), str(box.other)
+        use, query, along, to = box.of, run.graph.query, str(box.leg), str(box.other)
         source = str(run.graph.key) if to == query else query
         offsets, others = run.positions(along), without(use.legs, source, along)
         distance = run.positions(source)[:, None] - run.positions(to)
@@ -74,7 +74,7 @@ class RelShiftOperation(Operation):
         return table, (*others, source, to)
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        table, query, relative = lines.value(box.operand("of")), str(lines.graph.query), str(box.leg)
+        table, query, relative = lines.value(box.of), lines.graph.query, str(box.leg)
         of_keys = box.other == query
         source = str(lines.graph.key) if of_keys else query
         others = without(table.legs, source, relative)
@@ -88,7 +88,7 @@ class RelShiftOperation(Operation):
     def tile(self, tiles: KernelTiles, step: Step, box: Box) -> Tile | None:
         if box.other == tiles.nodes.pair[0]:
             return None
-        use, leg = box.operand("of"), str(box.leg)
+        use, leg = box.of, str(box.leg)
         nodes = tiles.nodes
         if leg not in nodes.order:
             return tiles.entry(use, leg)

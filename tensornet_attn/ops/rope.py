@@ -6,11 +6,11 @@ import math
 from typing import Literal
 
 from tensornet_attn.ir.arithmetic import evaluate
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import Checker, ForwardEmitter, Graph, ReferenceEvaluation, Scene, Tensor
-from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
+from tensornet_attn.ops.operation import Operation, aligned, dim_of
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, Flag, LegName, Operand
 
 # Required and optional numbers of each scaling, with the meanings of transformers' rope_parameters.
@@ -136,7 +136,7 @@ class RopeOperation(Operation):
         import torch
 
         width = round(run.number(box.number("fraction")) * x.shape[-1])
-        others = len(run.graph.legs_of(box.operand("of").name)) - 2
+        others = len(run.graph.legs_of(box.of.name)) - 2
         cos, sin = self.turns(run, box, width, others)  # n pairs
         cos, sin = cos.to(x.dtype), sin.to(x.dtype)
         turned, rest = x[..., :width], x[..., width:]
@@ -179,7 +179,7 @@ class RopeOperation(Operation):
         return int(super().operations(scene, step, box) * scene.number(box.number("fraction")))
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         blocks, width = lines.number(box.number("blocks")), lines.size(str(box.other))
         expression, position_dim, along_dim = operand.text, dim_of(operand, box.leg), dim_of(operand, box.other)
         others = [leg for leg in operand.legs if leg not in (box.leg, box.other)]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tensornet_attn.ir.steps import Box, Step, Use
+from tensornet_attn.ir.steps import Box, Step, Use, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.given import Checker, ForwardEmitter, ReferenceEvaluation, Scene, Tensor
-from tensornet_attn.ops.operation import Operation, aligned, check_key_leg, without
+from tensornet_attn.ops.operation import Operation, aligned, check_key_leg
 from tensornet_attn.ops.schema import BoxModel, LegName, Operand
 
 
@@ -49,15 +49,15 @@ class ScanOperation(Operation):
         return tuple(query if name == leg else name for name in operand_legs)
 
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        return scanned(run, box)[0], (*without(box.operand("of").legs, box.leg), run.graph.query)
+        return scanned(run, box)[0], (*without(box.of.legs, box.leg), run.graph.query)
 
     def operations(self, scene: Scene, step: Step, box: Box) -> int:
         """The exp of the decay, a product and a sum."""
-        return scene.elements(box.operand("decay")) + 2 * scene.elements(box.operand("of"))
+        return scene.elements(box.operand("decay")) + 2 * scene.elements(box.of)
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        key, query = str(box.leg), str(lines.graph.query)
-        legs = without(box.operand("of").legs, key)
+        key, query = str(box.leg), lines.graph.query
+        legs = without(box.of.legs, key)
         lines.bind(step.name, lines.call("scan_sums", *scan_texts(lines, box), lines.length(query)), (query, *legs))
 
 
@@ -69,12 +69,10 @@ class ScanStateOperation(ScanOperation):
     saves = ()
 
     def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
-        return scanned(run, box)[1], without(box.operand("of").legs, box.leg)
+        return scanned(run, box)[1], without(box.of.legs, box.leg)
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        lines.bind(
-            step.name, lines.call("scan_state", *scan_texts(lines, box)), without(box.operand("of").legs, box.leg)
-        )
+        lines.bind(step.name, lines.call("scan_state", *scan_texts(lines, box)), without(box.of.legs, box.leg))
 
 
 def past_of(box: Box) -> Use | None:
@@ -87,8 +85,8 @@ def scanned(run: ReferenceEvaluation, box: Box) -> tuple[Tensor, Tensor]:
     import torch
 
     key, m, n = str(box.leg), run.size(str(box.leg)), run.size(run.graph.query)
-    legs = without(box.operand("of").legs, key)
-    operands = [(run.values[use.name], use.legs) for use in (box.operand("of"), box.operand("decay"))]
+    legs = without(box.of.legs, key)
+    operands = [(run.values[use.name], use.legs) for use in (box.of, box.operand("decay"))]
     operands.append((run.visible_keys(key), (key,)))
     x, decay, keep = torch.broadcast_tensors(*(aligned(tensor, have, (*legs, key)) for tensor, have in operands))
     past, reads = past_of(box), []
@@ -105,8 +103,8 @@ def scanned(run: ReferenceEvaluation, box: Box) -> tuple[Tensor, Tensor]:
 def scan_texts(lines: ForwardEmitter, box: Box) -> list[str]:
     """`of` and `decay` as [..., m, legs...], the number of these legs, the state before, the key mask."""
     key = str(box.leg)
-    legs = without(box.operand("of").legs, key)
-    x = lines.value(box.operand("of")).arranged((key, *legs)).text
+    legs = without(box.of.legs, key)
+    x = lines.value(box.of).arranged((key, *legs)).text
     decay = lines.value(box.operand("decay")).aligned((key, *legs)).text
     past = past_of(box)
     initial_state = "None" if past is None else lines.value(past).aligned(legs, whole=True).text

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.ir.steps import Box, Step, Use
+from tensornet_attn.ir.steps import Box, Step, Use, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.ops.given import (
@@ -20,7 +20,7 @@ from tensornet_attn.ops.given import (
     Tile,
     TilesOfBox,
 )
-from tensornet_attn.ops.operation import Operation, aligned, dim_of, without
+from tensornet_attn.ops.operation import Operation, aligned, dim_of
 from tensornet_attn.ops.schema import Arithmetic, BoxModel, LegNames, Masks, Operand, OperandOrNumber
 
 
@@ -89,12 +89,12 @@ class SoftmaxOperation(Operation):
         if sink_of(box) is not None:
             super().emit(lines, step, box)
             return
-        operand = lines.value(box.operand("of"))
+        operand = lines.value(box.of)
         expression = f"{lines.scaled(box.number('scale'), operand).atom}.softmax({dim_of(operand, box.leg)})"
         lines.bind(step.name, lines.dropped(box.number("dropout"), expression), operand.legs)
 
     def tile_masked(self, tiles: KernelTiles, step: Step, box: Box) -> Tile:
-        x, visible = tiles.masked(box.operand("of"))
+        x, visible = tiles.masked(box.of)
         scaled = tiles.nodes.scaled(x, box.number("scale"), step.name)
         scores, variable = tiles.biased(scaled, visible, f"{step.name}.of")
         sink = None if (use := sink_of(box)) is None else tiles.value(use)
@@ -103,7 +103,7 @@ class SoftmaxOperation(Operation):
     def tile_along(self, tiles: TilesOfBox, step: Step, box: Box) -> Tile | None:
         """exp(x - lse)"""
         nodes = tiles.nodes
-        x = nodes.scaled(tiles.value(box.operand("of")), box.number("scale"), step.name)
+        x = nodes.scaled(tiles.value(box.of), box.number("scale"), step.name)
         if sink_of(box) is not None:
             return None
         minus = nodes.mul(nodes.number(Negative(ONE)), nodes.over(x, tiles.variable, "lse", step.name))

@@ -140,7 +140,7 @@ class TopKOperation(Operation):
         return torch.where(selected, of, elsewhere), step.legs
 
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        self._emit(lines, step, box, lines.value(box.operand("of")), [])
+        self._emit(lines, step, box, lines.value(box.of), [])
 
     def emit_masked(
         self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str

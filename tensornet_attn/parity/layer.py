@@ -92,7 +92,7 @@ def compare(layer: ParityLayer) -> Agreement:
     """
     theirs = layer.drawn()
     ours = layer.converted(theirs)
-    width = ours.plan.graph.leg[ours.plan.graph.of_role("input")[0].legs[-1]].size or 1
+    width = ours.plan.graph.size_of(ours.plan.graph.of_role("input")[0].legs[-1]) or 1
     generator = torch.Generator().manual_seed(1)
     x, towards = (torch.randn(2, POSITIONS, width, generator=generator, dtype=torch.float64) for _ in range(2))
     our_input, their_input = x.clone().requires_grad_(), x.clone().requires_grad_()

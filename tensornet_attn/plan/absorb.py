@@ -77,7 +77,7 @@ def absorbed(graph: Graph, context: Context, schedule_of: Callable[[Graph], Grap
 
 def _describe(graph: Graph, rule: Rule, place: str) -> str:
     """The effect of a rule on a step: its weights, and the tensors that remain on the key leg."""
-    uses = graph.step[place].op.uses
+    uses = graph.step[place].uses
     names = [[use.name for use in uses if (graph.key in use.legs) is keys] for keys in (False, True)]
     return HOW[rule.name].format(*(" ".join(f"'{name}'" for name in dict.fromkeys(side)) for side in names))
 
@@ -137,5 +137,5 @@ def _meet(graph: Graph, key: str, value: str) -> bool:
     ancestors = {reader.name for reader, _ in graph.readers.get(value, ())}
     for step in reversed(graph.steps):
         if step.name in ancestors:
-            ancestors |= {use.name for use in step.op.uses}
+            ancestors |= step.reads
     return scores.name in ancestors

@@ -27,10 +27,10 @@ from tensornet_attn.graph.recurrence import (
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
+from tensornet_attn.ir.steps import without
 from tensornet_attn.kernels.linear import LINEAR, with_own_scores
 from tensornet_attn.ops.conv import convolves, hides_rows
 from tensornet_attn.ops.delta_rule import legs_of
-from tensornet_attn.ops.operation import without
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_steps, with_uses, without_dead
 
 TINY = Number(1e-30)  # added to a sum that is at least 1 if any key is visible
@@ -65,7 +65,7 @@ def carried(graph: Graph) -> CarriedGraph:
             recurrent = _carry(recurrent, name, opened, recurrence, graph)
     for step in sums(graph):
         assert step.box is not None
-        opened = with_own_scores(recurrent.graph, step.box.operand("of"))
+        opened = with_own_scores(recurrent.graph, step.box.of)
         recurrent = _carry(recurrent, step.name, opened, cumulative(opened, opened.step[step.name]), graph)
     for name in [step.name for step in graph.steps if erases(step)]:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
@@ -84,12 +84,12 @@ def of_last(recurrent: CarriedGraph) -> CarriedGraph:
     key = graph.key or leg_like(graph, "m", 1, "key", graph.leg).name
     for step in (step for step in steps if not {graph.query, key} <= {*step.legs}):
         assert step.box is not None
-        use, leg = step.box.operand("of"), step.box.leg
+        use, leg = step.box.of, step.box.leg
         of = Use(use.name, tuple(key if name == leg else name for name in use.legs))
-        legs = tuple(str(graph.query) if name == leg else name for name in step.legs)
+        legs = tuple(graph.query if name == leg else name for name in step.legs)
         box = replace(step.box, leg=key if hides_rows(graph, step.box) else leg, operands=(("of", of),))
         changed[step.name] = [replace(step, op=box, legs=legs)]
-        source = graph.step.get(use.name)
+        source = graph.source(use)
         if source is not None and source.contraction is not None:
             changed |= {source.name: _with_copies(graph, source, str(leg))}
     if changed:
@@ -100,9 +100,9 @@ def of_last(recurrent: CarriedGraph) -> CarriedGraph:
 def _with_copies(graph: Graph, step: Step, leg: str) -> list[Step]:
     """A product that reads copies of the inputs with a leg; a cache stores results, and inputs are not results."""
     inputs = {tensor.name for tensor in graph.of_role("input")}
-    uses = dict.fromkeys(use for use in step.op.uses if use.name in inputs and leg in use.legs)
+    uses = dict.fromkeys(use for use in step.uses if use.name in inputs and leg in use.legs)
     names = {use: Use(fresh(graph, f"{step.name}.{use.name}"), use.legs) for use in uses}
-    copies = [Step(new.name, Contraction((Term(ONE, (use,)),)), new.legs) for use, new in names.items()]
+    copies = [Step(new.name, Contraction.of(use), new.legs) for use, new in names.items()]
     return [*copies, with_uses(step, lambda use: names.get(use, use))]
 
 
@@ -165,7 +165,7 @@ class _BoxStates:
 
     @property
     def query(self) -> str:
-        return str(self.graph.query)
+        return self.graph.query
 
     def read(self, term: ScoreTerm, value: Use | None) -> Term:
         """The part of a term that comes from the past; adds its state."""
@@ -244,7 +244,7 @@ class _BoxStates:
         keys = self.map(f"{name}.keys", "exp", Contraction((Term(ONE, (level,)), Term(ONE, (b,)))), rows)
         terms = [*(self.at(term, Use(PLACE, (self.query,))) for term in of_query), Term(Negative(ONE), (past,))]
         query_legs = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
-        query_legs = (*(leg for leg in query_legs if leg != self.query), self.query)
+        query_legs = (*without(query_legs, self.query), self.query)
         since = Use(f"{name}.since", query_legs)
         self.before.append(Step(since.name, Contraction(tuple(terms)), query_legs))
         self.before.append(Step(f"{name}.read", Box("map", None, (("of", since),), function=EXP), query_legs))
@@ -268,7 +268,7 @@ class _BoxStates:
 
     def apart(self, term: ScoreTerm, value: Use | None) -> ScoreTerm:
         """The term with new legs for its features if values have legs with the same names."""
-        scores = self.box.op.uses[0].legs
+        scores = self.box.uses[0].legs
         met = {leg for use in term.factors for leg in use.legs if leg not in scores} & {*(value.legs if value else ())}
         for leg in sorted(met - {*self.others}):
             old = self.graph.leg[leg]
@@ -302,8 +302,8 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
     assert box.box is not None
-    rows = tuple(leg for leg in box.legs if leg != key)
-    legs = rows + tuple(leg for leg in value.legs if leg not in box.legs)
+    rows = without(box.legs, key)
+    legs = rows + without(value.legs, *box.legs)
     keep = replace(box, op=replace(box.box, kind="keep", numbers=()))
     map_ = Use(name, box.legs)
     read = [Term(ONE, (map_, value)), *(states.read(term, value) for term in recurrence.terms)]
@@ -313,7 +313,7 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     if isinstance(attention.weighting, NormalizedScores):
         ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
         tensors, eps = (ones,), attention.weighting.eps
-        terms = [Term(ONE, (map_, Use(ones.name, ones.legs))), *(states.read(term, None) for term in recurrence.terms)]
+        terms = [Term(ONE, (map_, ones.use)), *(states.read(term, None) for term in recurrence.terms)]
         terms += [] if eps == Number(0) else [Term(eps, ())]
         of = Use(f"{name}.sums", rows)
         before.append(Step(of.name, Contraction(tuple(terms)), rows))
@@ -343,8 +343,8 @@ def _mean(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     assert box.box is not None
     assert value is not None
     key, map_ = str(graph.key), Use(name, box.legs)
-    rows = tuple(leg for leg in box.legs if leg != key)
-    legs = rows + tuple(leg for leg in value.legs if leg not in box.legs)
+    rows = without(box.legs, key)
+    legs = rows + without(value.legs, *box.legs)
     level = states.level((map_,))
     sums, total = states.sum((value, level.keys), level), states.sum((level.keys,), level)
     steps: list[Step] = []
@@ -366,8 +366,8 @@ def _mean(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     log_ratio = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), minus)), rows)
     share = map_of("share", "sigmoid", log_ratio)  # 0 if the chunk shows no key
     inverse = map_of("past.inverse", "reciprocal", total)
-    mean = step("past", Contraction((Term(ONE, (sums, inverse)),)), sums.legs)
-    read = step("chunk", Contraction((Term(ONE, (map_, value)),)), legs)
+    mean = step("past", Contraction.of(sums, inverse), sums.legs)
+    read = step("chunk", Contraction.of(map_, value), legs)
     terms = [Term(ONE, uses) for uses in ((share, read), (mean,), (share, mean))]
     combined = step("read", Contraction((*terms[:2], replace(terms[2], coefficient=Negative(ONE)))), legs)
     reads = reader.with_terms([replace(reader.product, factors=(combined, *reader.others))])
@@ -420,7 +420,7 @@ def _scan(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets an elementwise recurrence start from the state that the past has left."""
     graph, box, states = recurrent.graph, step.box, _BoxStates(recurrent.graph, step)
     assert box is not None
-    state, name = states.hold(without(box.operand("of").legs, box.leg))
+    state, name = states.hold(without(box.of.legs, box.leg))
     box = replace(box, operands=(*box.operands, ("state", state)))
     states.steps.append(Step(name, replace(box, kind="scan_state"), state.legs))
     recurrent = states.onto(recurrent, with_steps(graph, {step.name: [replace(step, op=box)]}), step.name)

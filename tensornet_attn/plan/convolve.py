@@ -9,9 +9,10 @@ from dataclasses import replace
 
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.ops.conv import convolves, source_of
-from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
+from tensornet_attn.rewrite.change import fresh, product, read_once, with_steps
 
 
 def with_weights(graph: Graph, context: Context) -> Lowered:
@@ -29,12 +30,12 @@ def _with_weight(graph: Graph, step: Step) -> Graph:
     """The graph with the convolution as one of two tensors; unchanged if it is not of a suitable product."""
     box = step.box
     assert box is not None
-    use, taps, source = box.operand("of"), str(box.other), source_of(graph, box)
-    source_step = graph.step.get(use.name)
+    use, taps, source = box.of, str(box.other), source_of(graph, box)
+    source_step = graph.source(use)
     term = product(source_step)
     if source_step is None or term is None or read_once(graph, source_step.name) is None:
         return graph
-    if {graph.query, graph.key} <= {*use.legs} or legs_in(term.factors) - {*source_step.legs} & {*use.legs}:
+    if graph.on_pairs(use.legs) or legs_in(term.factors) - {*source_step.legs} & {*use.legs}:
         return graph  # masks may use the legs of the whole product; or legs would collide
     names = dict(zip(source_step.legs, use.legs, strict=True))
     factors = [Use(factor.name, tuple(names.get(leg, leg) for leg in factor.legs)) for factor in term.factors]

@@ -96,7 +96,7 @@ class Cut:
         shared: set[tuple[str, int]] = set()
         for step in self.graph.steps:
             if step.contraction is not None:
-                terms = [self._term(step, number, term, kinds) for number, term in enumerate(step.contraction.terms, 1)]
+                terms = [self._term(step, number, term, kinds) for number, term in enumerate(step.terms, 1)]
                 kinds[step.name] = _sum(terms, self._has(step.name, step.legs))
                 if kinds[step.name] == "partial":
                     shared |= {(step.name, number) for number, kind in enumerate(terms, 1) if kind == "whole"}
@@ -152,7 +152,7 @@ class Cut:
         step = self.graph.step[name]
         if any(wire.leg not in step.legs for wire in self._wires(step, joints(step))):
             return f"'{name}' sums over '{self.leg}'"
-        return self._summed(next(use.name for use in step.op.uses if kinds[use.name] == "partial"), kinds)
+        return self._summed(next(use.name for use in step.uses if kinds[use.name] == "partial"), kinds)
 
     def check_work(self, kinds: dict[str, str]) -> None:
         """Raises Unsplit if every process would compute all scores, or all heads that are mixed into its own."""

@@ -20,17 +20,17 @@ from tensornet_attn.cost.decoding import cheapest
 from tensornet_attn.cost.report import Report, cost_of
 from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.attention import ahead, behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
 from tensornet_attn.graph.graph import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.hidden import zero_at_pairs
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.visibility import by_distance, lookahead
-from tensornet_attn.ir.arithmetic import ONE, names
-from tensornet_attn.ir.steps import Contraction, Term
+from tensornet_attn.ir.arithmetic import names
+from tensornet_attn.ir.steps import Contraction
 from tensornet_attn.kernels.blocks import exits, groups
 from tensornet_attn.kernels.implementation import Context
-from tensornet_attn.ops import OPS
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.ops.conv import convolves, left_of
 from tensornet_attn.plan.carried import PLACE, VISIBLE, CarriedGraph, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION
@@ -120,15 +120,15 @@ def _apart(graph: Graph) -> Graph:
 def _looks_ahead(graph: Graph) -> str | None:
     """Why a design is not causal; None if it is."""
     for step in graph.steps:
-        if graph.masked(step) and graph.query in step.op.uses[0].legs and lookahead(graph, step) > 0:
+        if graph.masked(step) and graph.query in step.uses[0].legs and lookahead(graph, step) > 0:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
-        if convolves(step.box) and not {graph.query, graph.key} <= {*step.legs} and not graph.causal:
+        if convolves(step.box) and not graph.on_pairs(step.legs) and not graph.causal:
             return f"'{step.name}' reads later positions; compile it with causal=True"
-    reads_keys = any(graph.key in use.legs for step in graph.steps for use in step.op.uses)
+    reads_keys = any(graph.key in use.legs for step in graph.steps for use in step.uses)
     if reads_keys and not (graph.tied or any(graph.key in tensor.legs for tensor in graph.of_role("input"))):
         return f"no input has the key leg '{graph.key}', so that the number of keys does not grow with the positions"
     for tensor in graph.tensors:
-        if tensor.role == "weight" and {graph.query, graph.key} <= {*tensor.legs}:
+        if tensor.role == "weight" and graph.on_pairs(tensor.legs):
             return f"the weight '{tensor.name}' has an entry per query and key, independent of their positions"
     leak = next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
     sums_later_keys = leak is None and graph.key is not None and not looks_back(replace(graph, causal=True))
@@ -138,7 +138,7 @@ def _looks_ahead(graph: Graph) -> str | None:
 def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
     """Why a step computes other values at another length, or, for a memory, with other queries; None if it does not."""
     lengths = {length for expression in step.arithmetic for variable in names(expression) for length in [variable.name]}
-    if lengths := lengths & {str(graph.query), str(graph.key)}:
+    if lengths := lengths & {graph.query, str(graph.key)}:
         return f"'{step.name}' depends on the length '{min(lengths)}'"
     box = step.box
     if box is not None and convolves(step.box) and box.leg == graph.query and quadratic(graph, step.legs):
@@ -147,7 +147,7 @@ def _varies(graph: Graph, step: Step, memory: bool) -> str | None:
         return None
     box, relative = step.box, {leg.name for leg in graph.legs if leg.kind == "relative"}
     along = box is not None and (box.leg == graph.query or OPS[box.kind].recurrent)
-    tables = [use.name for use in step.op.uses if use.name in graph.tensor and graph.query in graph.legs_of(use.name)]
+    tables = [use.name for use in step.uses if use.name in graph.tensor and graph.query in graph.legs_of(use.name)]
     tables = [name for name in tables if graph.tensor[name].role not in ("input", "noise")]
     if along or tables or relative & {*step.legs} or graph.masks(step):
         return f"'{step.name}' depends on the positions of queries, which a memory fixes to those of its last keys"
@@ -177,7 +177,7 @@ class _Derivation:
         self.levels, self.reasons = recurrent.levels, recurrent.reasons
         self.memory, self.everything = memory, everything
         graph = recurrent.graph
-        self.query, self.key = str(graph.query), graph.key
+        self.query, self.key = graph.query, graph.key
         self.many = _made_of_inputs(graph)
         self.meetings = list(self._meetings())
         self.meeting = {name: meeting for meeting in self.meetings for name in (*meeting.steps, *meeting.exits)}
@@ -209,7 +209,7 @@ class _Derivation:
             reach = None if self.everything else self._reach(steps)
             yield Meeting(members, ends, 0 if chunk else reach, chunk)
         for step in graph.steps:  # steps that sum keys without values of queries x keys, such as a delta rule
-            summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
+            summed = self.key not in step.legs and any(self.key in use.legs for use in step.uses)
             if summed and step.name in self.many and step.name not in taken:
                 chunk = step.name in self.boxes
                 reach = None if self.everything else self._taps(step)
@@ -219,8 +219,8 @@ class _Derivation:
         """How far back the masks let a query see; None if a step sees all keys."""
         graph, reaches, zeros = self.graph, list[int](), zero_at_pairs(self.graph)
         for step in steps:
-            summed = self.key not in step.legs and any(self.key in use.legs for use in step.op.uses)
-            for term in step.contraction.terms if summed and step.contraction else ():
+            summed = self.key not in step.legs and any(self.key in use.legs for use in step.uses)
+            for term in step.terms if summed else ():
                 on_keys = [use for use in term.factors if self.key in use.legs]
                 if on_keys and not any(quadratic(graph, use.legs) for use in on_keys):
                     return None
@@ -228,7 +228,7 @@ class _Derivation:
                 reach = reach_of(graph, step)
                 if not by_distance(graph.masks(step)):  # a ring buffer does not know positions
                     return None
-                if step.box is not None and OPS[step.box.kind].is_sum and step.box.operand("of").name in zeros:
+                if step.box is not None and operation_of(step).is_sum and step.box.of.name in zeros:
                     continue  # of a map, which sees no more
                 if reach is None:
                     return None
@@ -239,7 +239,7 @@ class _Derivation:
         """How far back a convolution reads; None for other steps."""
         if step.box is None or not convolves(step.box):
             return None
-        return left_of(self.graph, step.box, int(self.graph.leg[str(step.box.other)].size or 1))
+        return left_of(self.graph, step.box, int(self.graph.size_of(str(step.box.other)) or 1))
 
     def _seq(self, legs: Iterable[str]) -> list[str]:
         """The sequence legs in a list of legs."""
@@ -252,7 +252,7 @@ class _Derivation:
         reaches: dict[str, float] = {}
         for meeting in self.meetings:
             for name in () if meeting.chunk else (*meeting.steps, *meeting.exits):
-                for use in self.graph.step[name].op.uses:
+                for use in self.graph.step[name].uses:
                     source = self.meeting.get(use.name)
                     inside = source is meeting and use.name in meeting.steps
                     if self._seq(use.legs) == [self.key] and not inside and self._differs(use.name):
@@ -313,7 +313,7 @@ class _Derivation:
 
     def _by_length(self, name: str) -> bool:
         step = self.graph.step.get(name)
-        return step is not None and step.box is not None and OPS[step.box.kind].by_length(step.box)
+        return step is not None and step.box is not None and operation_of(step).by_length(step.box)
 
     def _differs(self, name: str) -> bool:
         """Whether a result differs between calls; weights, constants and results of these alone do not."""
@@ -324,7 +324,7 @@ class _Derivation:
         step = self.graph.step.get(name)
         if step is None or name in self.meeting:
             return []
-        return [use.name for use in step.op.uses if self._differs(use.name)]
+        return [use.name for use in step.uses if self._differs(use.name)]
 
     # Parts
 
@@ -387,7 +387,7 @@ class _Build:
         if output in self.tensors:  # an input that keys and values read as it is
             use = Use(output, self.tensors[output].legs)
             output = fresh(graph, f"{self.value}.kept")
-            self.steps[output] = Step(output, Contraction((Term(ONE, (use,)),)), use.legs)
+            self.steps[output] = Step(output, Contraction.of(use), use.legs)
         diagram = replace(
             graph,
             legs=legs if self.counts or on_keys or graph.key else graph.legs,
@@ -510,7 +510,7 @@ class _Build:
         changed = with_uses(step, change)
         if leg is not None and changed.box is not None and changed.box.leg in (self.query, self.key):
             along_memory = self.whole.memory and self.whole.graph.key == leg == changed.box.leg
-            if changed.box.leg in OPS[changed.box.kind].legs_mixed(changed.box) and not along_memory:
+            if changed.box.leg in operation_of(changed).legs_mixed(changed.box) and not along_memory:
                 raise self.refused(step.name, f"runs along '{changed.box.leg}'")
             changed = replace(changed, op=replace(changed.box, leg=leg))
         legs = step.legs if leg is None else self.on(step.legs, leg)
@@ -520,8 +520,5 @@ class _Build:
 
 def _made_of_inputs(graph: Graph) -> frozenset[str]:
     """Tensors and steps whose values differ between calls."""
-    varying = {tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise")}
-    for step in graph.steps:
-        if any(use.name in varying for use in step.op.uses):
-            varying.add(step.name)
-    return frozenset(varying)
+    drawn_or_given = (tensor.name for tensor in graph.tensors if tensor.role in ("input", "noise"))
+    return frozenset(ahead(graph.steps, drawn_or_given))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from tensornet_attn.graph.attention import MapReader, attentions, readers_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, times
+from tensornet_attn.ir.steps import legs_in, within
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
-from tensornet_attn.rewrite.change import legs_in, read_once, with_steps
+from tensornet_attn.rewrite.change import read_once, with_steps
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,10 @@ def _terms(
 ) -> Iterator[tuple[Term, Use | None]]:
     """The terms of a blend, each with its map, or None if it has none; nested blends are expanded."""
     for term in op.terms:
-        keys = [use for use in term.factors if {graph.query, graph.key} <= {*use.legs}]
+        keys = [use for use in term.factors if graph.on_pairs(use.legs)]
         # A nested blend has its own leg names, so a leg that it sums cannot appear in the outer terms.
         in_scope = all({*use.legs} <= {*legs} for use in term.factors)
-        source = graph.step.get(keys[0].name) if len(keys) == 1 else None
+        source = graph.source(keys[0]) if len(keys) == 1 else None
         if source is None or keys[0].legs != source.legs:
             yield term, None
         elif source.name in attentions(graph) and (in_scope or not inner):
@@ -107,7 +108,7 @@ def _with_values(graph: Graph, blend: Blend, term: Term, before: list[Step]) -> 
         legs = tuple(dict.fromkeys(leg for use in (*values, *on_keys) for leg in use.legs))
         extended = replace(graph, steps=(*graph.steps, *before))
         name = _fresh(extended, f"{blend.step.name}.{values[0].name.replace('.', '_')}", on_keys)
-        before.append(Step(name, Contraction((Term(ONE, (*on_keys, *values)),)), legs))
+        before.append(Step(name, Contraction.of(*on_keys, *values), legs))
         values = (Use(name, legs),)
     return Term(term.coefficient, (*(use for use in term.factors if use not in on_keys), *values))
 
@@ -126,7 +127,7 @@ def _hoisted(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
         )
         used = {leg for term in weights for use in term.factors for leg in use.legs}
         legs = dict.fromkeys((*blend.step.legs, *occurrences[0][1].legs))
-        weight = Use(_fresh(graph, blend.step.name, (occurrences[0][1],)), tuple(leg for leg in legs if leg in used))
+        weight = Use(_fresh(graph, blend.step.name, (occurrences[0][1],)), within(legs, used))
         steps.append(Step(weight.name, Contraction(weights), weight.legs))
         terms.append(Term(ONE, (weight, occurrences[0][1])))
     return terms, steps
@@ -136,7 +137,7 @@ def _legs(graph: Graph, blend: Blend, others: tuple[Use, ...]) -> tuple[str, ...
     """The legs of the blend applied to the values: its own, and those of the values that others need."""
     needed = {*blend.step.legs, *blend.reader.step.legs, *(leg for use in others for leg in use.legs)} - {graph.key}
     ordered = dict.fromkeys((*blend.step.legs, *(leg for value in blend.reader.values for leg in value.legs)))
-    return tuple(leg for leg in ordered if leg in needed)
+    return within(ordered, needed)
 
 
 def _name(graph: Graph, blend: Blend) -> str:

@@ -15,7 +15,7 @@ from tensornet_attn.graph.attention import attentions, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, sums
-from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import with_terms, without
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.kernels.linear import LINEAR
 from tensornet_attn.plan.duplicate import duplicated_scores
@@ -46,20 +46,20 @@ HOISTS = Rewriting("hoisted values", hoisted_values)
 
 def _with_ones(graph: Graph, box: Step) -> Graph:
     """The graph in which sums of a map over the keys are its products with ones."""
-    map_use, key = Use(box.name, box.legs), str(graph.key)
+    map_use, key = box.use, str(graph.key)
     ones = Tensor(fresh(graph, f"{box.name}.{key}"), "constant", (key,), ONES)
-    product = Contraction((Term(ONE, (map_use, Use(ones.name, ones.legs))),))
+    product = Contraction.of(map_use, ones.use)
     readers = {
         step.name: [replace(step, op=product)]
         for step in (sums(graph) if box.name in attentions(graph) else ())
-        if step.op.uses == (map_use,) and {*graph.masks(step)} <= {*graph.masks(box)}
+        if step.uses == (map_use,) and {*graph.masks(step)} <= {*graph.masks(box)}
     }
     return with_steps(with_places(graph, (ones,)), readers) if readers else graph
 
 
 def _values(graph: Graph, box: Step, least: int) -> dict[Use, None]:
     """The values of a map's readers, if at least that many products read it, all in the same way; otherwise empty."""
-    is_map = {graph.query, graph.key} <= {*box.legs} and not kept(graph, box.name)
+    is_map = graph.on_pairs(box.legs) and not kept(graph, box.name)
     readers = readers_of(graph, box.name) if is_map else ()
     if len(readers) < least or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
         return {}
@@ -82,18 +82,16 @@ def _for_each(graph: Graph, box: Step, values: Iterable[Use]) -> tuple[Graph, tu
 
 def _hoisted(graph: Graph, box: Step, name: str, value: Use) -> Graph:
     """The graph with a step for the product of the map `name` and a value, before its first reader."""
-    legs = tuple(leg for leg in box.legs if leg != graph.key)
-    legs += tuple(leg for leg in value.legs if leg not in box.legs)
-    map_use, product = Use(box.name, box.legs), fresh(graph, f"{box.name}.{value.name.replace('.', '_')}")
-    first = Step(product, Contraction((Term(ONE, (Use(name, box.legs), value)),)), legs)
+    legs = without(box.legs, graph.key)
+    legs += without(value.legs, *box.legs)
+    map_use, product = box.use, fresh(graph, f"{box.name}.{value.name.replace('.', '_')}")
+    first = Step(product, Contraction.of(Use(name, box.legs), value), legs)
     steps = list[Step]()
     for step in graph.steps:
-        terms = step.contraction.terms if step.contraction else ()
+        terms = step.terms
         if any({map_use, value} <= {*term.factors} for term in terms):
             steps += [] if first in steps else [first]
-            step = replace(
-                step, op=Contraction(tuple(_reading(term, map_use, value, Use(product, legs)) for term in terms))
-            )
+            step = with_terms(step, (_reading(term, map_use, value, Use(product, legs)) for term in terms))
         steps.append(step)
     return replace(graph, steps=tuple(steps))
 

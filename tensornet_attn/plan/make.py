@@ -202,7 +202,7 @@ def _plain(graph: Graph, step: Step) -> bool:
 def _chosen(step: Step) -> str:
     if step.box is not None:
         return f"dense {step.box.kind}"
-    factors = max(len(term.factors) for term in step.contraction.terms) if step.contraction else 0
+    factors = max((len(term.factors) for term in step.terms), default=0)
     if factors > limits.ORDER_FACTORS:
         return f"pairwise products in a greedy order: {factors} tensors are too many for an exact search"
     return ("one pass", "one pass", "one product", "pairwise products in the cheapest order")[min(factors, 3)]

@@ -12,6 +12,7 @@ from tensornet_attn.graph.attention import NormalizedScores, attentions
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.ir.steps import without
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.distribute import Blend, blend_of
 from tensornet_attn.plan.duplicate import duplicated_scores
@@ -76,12 +77,12 @@ def _divided(graph: Graph, box: Step) -> Graph | None:
     key, name = str(graph.key), box.name
     ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), Function("ones"))
     graph = with_places(_without(graph, box, graph.step[blend.reader.step.name]), (ones,))
-    legs = tuple(leg for leg in box.legs if leg != key)
+    legs = without(box.legs, key)
     (value,) = blend.reader.values
-    read_legs = legs + tuple(leg for leg in value.legs if leg not in box.legs)
+    read_legs = legs + without(value.legs, *box.legs)
     eps = weighting.eps if isinstance(weighting, NormalizedScores) else Number(0)
     eps_terms = () if eps == Number(0) else (Term(eps, ()),)
-    rows = [replace(term, factors=(*term.factors, Use(ones.name, ones.legs))) for term, _ in blend.terms]
+    rows = [replace(term, factors=(*term.factors, ones.use)) for term, _ in blend.terms]
     before = [
         Step(f"{name}.read", Contraction(tuple(_times(term, value) for term, _ in blend.terms)), read_legs),
         Step(f"{name}.sums", Contraction((*rows, *eps_terms)), legs),

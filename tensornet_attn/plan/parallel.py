@@ -102,7 +102,7 @@ def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[SplitL
 
 def _split(cut: Cut, processes: int | None, strict: bool) -> SplitLeg:
     """The split along a leg. Raises Unsplit; `strict`: also if processes would repeat work."""
-    size = cut.graph.leg[cut.leg].size or 0
+    size = cut.graph.size_of(cut.leg) or 0
     if processes is not None and size % processes:
         raise Unsplit(f"{processes} processes do not divide '{cut.leg}' ({size})")
     shards = tuple(cut.shards())

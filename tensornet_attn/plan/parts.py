@@ -92,7 +92,7 @@ class Decoding:
     @cached_property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of a state, or of one cached position, by name."""
-        return {cached.name: tuple(self.graph.leg[leg].size or 1 for leg in cached.legs) for cached in self.kept}
+        return {cached.name: tuple(self.graph.size_of(leg) or 1 for leg in cached.legs) for cached in self.kept}
 
     def floats(self, n: int) -> int:
         """Cached elements after n positions, for one sequence."""

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn.errors import InputError
-from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.wires import StepLeg, joints
 from tensornet_attn.ir.arithmetic import ONE, Binary, Number, times
+from tensornet_attn.ir.steps import with_terms
 from tensornet_attn.plan.parallel import SplitLeg
 from tensornet_attn.rewrite.change import fresh, leg_like, with_legs, with_uses
 
@@ -86,9 +87,9 @@ class _SplitPlaces:
             legs = self._own(tensor.name, tensor.legs)
             if legs != tensor.legs and tensor.role in ("constant", "noise"):
                 (old,) = set(tensor.legs) - set(legs)
-                uses = (Use(tensor.name, tensor.legs), Use(self.chooser, (old, self.leg.name)))
+                uses = (tensor.use, Use(self.chooser, (old, self.leg.name)))
                 self.picked[tensor.name] = fresh(self.split.graph, f"{tensor.name}_own")
-                yield Step(self.picked[tensor.name], Contraction((Term(ONE, uses),)), legs)
+                yield Step(self.picked[tensor.name], Contraction.of(*uses), legs)
 
     def _step(self, step: Step) -> Step:
         slots, leg = self.split.slots, self.leg.name
@@ -110,13 +111,11 @@ class _SplitPlaces:
         if not numbers or step.contraction is None:
             return step
         share = Binary("/", ONE, Number(self.processes))
-        terms = enumerate(step.contraction.terms, 1)
-        return replace(
+        terms = enumerate(step.terms, 1)
+        return with_terms(
             step,
-            op=Contraction(
-                tuple(
-                    replace(term, coefficient=times(term.coefficient, share)) if number in numbers else term
-                    for number, term in terms
-                )
+            (
+                replace(term, coefficient=times(term.coefficient, share)) if number in numbers else term
+                for number, term in terms
             ),
         )

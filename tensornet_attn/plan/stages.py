@@ -16,11 +16,9 @@ from dataclasses import dataclass, field, replace
 from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.graph.visibility import lookahead
-from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.steps import with_uses
+from tensornet_attn.ir.steps import legs_in, with_terms, with_uses
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
-from tensornet_attn.rewrite.change import legs_in
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -112,7 +110,7 @@ def _has_keys(part: DecodingPart) -> bool:
 
 def _at_one(graph: Graph) -> Graph:
     """The diagram for one position, both query and key; unchanged if a box needs the key leg or hides that key."""
-    query, key = str(graph.query), str(graph.key)
+    query, key = graph.query, str(graph.key)
     if any(key in tensor.legs for tensor in graph.tensors if tensor.role != "constant" or query in tensor.legs):
         return graph
     pairs = {step.name: step.legs.index(key) for step in graph.steps if {query, key} <= {*step.legs}}
@@ -130,7 +128,7 @@ def _at_one(graph: Graph) -> Graph:
         if box is not None and key in (box.leg, box.other):
             if not OPS[box.kind].same_of_one or box.numbers or (graph.masks(step) and lookahead(graph, step) < 0):
                 return graph
-            new = replace(new, op=Contraction((Term(ONE, (new.op.uses[0],)),)))
+            new = replace(new, op=Contraction.of(new.uses[0]))
         steps.append(_without_ones(graph, replace(new, legs=legs)))
     tensors = tuple(replace(tensor, legs=on(tensor.legs, None)) for tensor in graph.tensors)
     return replace(graph, steps=tuple(steps), tensors=tensors)
@@ -142,10 +140,10 @@ def _without_ones(graph: Graph, step: Step) -> Step:
         return step
     ones = {tensor.name for tensor in graph.of_role("constant") if tensor.init == ONES}
     terms = list[Term]()
-    for term in step.contraction.terms:
+    for term in step.terms:
         factors = tuple(use for use in term.factors if use.name not in ones)
         terms.append(replace(term, factors=factors) if legs_in(term.factors) == legs_in(factors) else term)
-    return replace(step, op=Contraction(tuple(terms)))
+    return with_terms(step, terms)
 
 
 class _Merge:

@@ -21,9 +21,10 @@ from tensornet_attn.graph.attention import (
 )
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
+from tensornet_attn.ir.steps import legs_in, without
 from tensornet_attn.kernels.decay import decay_alone
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
-from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, spread, with_steps, without_dead
+from tensornet_attn.rewrite.change import fresh, product, read_once, spread, with_steps, without_dead
 from tensornet_attn.rewrite.reads import as_map
 
 
@@ -61,7 +62,7 @@ def _rows(graph: Graph, attention: Attention, scores: Term) -> tuple[Graph, tupl
         return graph, ()
     name = attention.box.name
     steps = _sum(attention, fresh(graph, f"{name}.sums"), scores, attention.box.legs)
-    of = Use(steps[-1].name, steps[-1].legs)
+    of = steps[-1].use
     if attention.weighting.eps != Number(0):
         divisors = Contraction((Term(ONE, (of,)), Term(attention.weighting.eps, ())))
         of = replace(of, name=fresh(graph, f"{name}.divisors"))
@@ -76,7 +77,7 @@ def _sum(attention: Attention, name: str, term: Term, legs: tuple[str, ...]) -> 
     box, of = attention.box.box, Use(f"{name}.of", legs)
     assert box is not None
     total = replace(box, kind="sum", numbers=(), operands=(("of", of),))
-    remaining = tuple(leg for leg in legs if leg != attention.graph.key)
+    remaining = without(legs, attention.graph.key)
     return [Step(of.name, Contraction((term,)), legs), Step(name, total, remaining)]
 
 

@@ -7,22 +7,18 @@ from dataclasses import replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import attentions
-from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Term, Use
+from tensornet_attn.graph.graph import Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate, names
 from tensornet_attn.ir.arithmetic import times as times
+from tensornet_attn.ir.steps import legs_in, with_terms, without
 from tensornet_attn.ir.steps import with_uses as with_uses
 
 Legs = tuple[str, ...]
 
 
-def terms_of(step: Step | None) -> tuple[Term, ...]:
-    """The terms of a sum of products; empty for any other step."""
-    return step.contraction.terms if step is not None and step.contraction is not None else ()
-
-
 def product(step: Step | None) -> Term | None:
     """The one term of a step that is a single product."""
-    terms = terms_of(step)
+    terms = step.terms if step is not None else ()
     return terms[0] if len(terms) == 1 else None
 
 
@@ -44,10 +40,6 @@ def with_steps(graph: Graph, replacements: Mapping[str, Iterable[Step]]) -> Grap
     return replace(
         graph, steps=tuple(replacement for step in graph.steps for replacement in replacements.get(step.name, [step]))
     )
-
-
-def with_terms(step: Step, terms: Iterable[Term]) -> Step:
-    return replace(step, op=Contraction(tuple(terms)))
 
 
 def settled(before: Graph, after: Graph) -> Graph | None:
@@ -103,10 +95,6 @@ def leaf(graph: Graph, use: Use) -> Use:
     )
 
 
-def legs_in(factors: Iterable[Use]) -> set[str]:
-    return {leg for use in factors for leg in use.legs}
-
-
 def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
     """The graph without those of the steps, and of their operands, that have no reader.
 
@@ -117,7 +105,7 @@ def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
         if dead is None or name in graph.readers or kept(graph, name):
             continue
         without = settled(graph, with_steps(graph, {name: []}))
-        cleaned = None if without is None else without_dead(without, (use.name for use in dead.op.uses))
+        cleaned = None if without is None else without_dead(without, (use.name for use in dead.uses))
         if cleaned is None:
             return None
         graph = cleaned
@@ -152,7 +140,7 @@ def seen(graph: Graph, step: Step) -> Legs:
     pair = (graph.query, graph.key)
     if step.box is None or not graph.masked(step):
         return ()
-    return tuple(leg for leg in step.box.operand("of").legs if leg not in pair)
+    return without(step.box.of.legs, *pair)
 
 
 def is_map(graph: Graph, step: Step | None) -> bool:
@@ -163,7 +151,7 @@ def is_map(graph: Graph, step: Step | None) -> bool:
 def spread(graph: Graph, step_name: str, term_index: int, use: Use, source: Step) -> Graph | None:
     """The graph with `source` inlined into a product of the sum `step_name`. Returns None if that is not possible."""
     step = graph.step[step_name]
-    terms = list(terms_of(step))
+    terms = list(step.terms)
     expansion = inlined(graph, step.legs, terms[term_index], use, source)
     if expansion is None or any({*use.legs} - legs_in(term.factors) for term in expansion[0]):
         return None
@@ -185,7 +173,7 @@ def inlined(
     index, new_legs, terms = outer.factors.index(use), dict[str, Leg](), list[Term]()
     rest = (*outer.factors[:index], *outer.factors[index + 1 :])
     taken = {*legs, *legs_in(outer.factors), *source.legs}
-    for term in terms_of(source):
+    for term in source.terms:
         names = dict(zip(source.legs, use.legs, strict=True))
         for leg in sorted(legs_in(term.factors) - names.keys()):
             declared = graph.leg[leg]

@@ -42,7 +42,7 @@ def scores_apart(graph: Graph, step_name: str) -> Graph | None:
 def maps_of(graph: Graph, step_name: str) -> tuple[str, ...]:
     """The attention maps that read a product of queries and keys with further readers; empty if it has one reader."""
     step, readers = graph.step[step_name], [step for step, _ in graph.readers.get(step_name, ())]
-    if step.contraction is None or not {graph.query, graph.key} <= {*step.legs}:
+    if step.contraction is None or not graph.on_pairs(step.legs):
         return ()
     if len(readers) + kept(graph, step_name) < 2:
         return ()

@@ -8,7 +8,8 @@ from math import prod
 
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.rewrite.change import Legs, fresh, leg_like, legs_in, read_once, terms_of, with_steps
+from tensornet_attn.ir.steps import legs_in, within, without
+from tensornet_attn.rewrite.change import Legs, fresh, leg_like, read_once, with_steps
 from tensornet_attn.rewrite.engine import Rule
 
 Pair = tuple[Term, tuple[Use, Use]]  # a product of a query and a key tensor, and the two tensors
@@ -27,10 +28,10 @@ def side_by_side(graph: Graph, step_name: str) -> Graph | None:
     If b grows with the length, and a term a[n] was kept for this reason:  [1, a, Q][n w] [b, 1, K][m w], because sums
     are computed in this order.
     """
-    scores = _scores(graph, step_name)
-    box, terms = graph.step[step_name].box, terms_of(scores)
-    if box is None or scores is None or len(terms) < 2:
+    box, scores = graph.step[step_name].box, _scores(graph, step_name)
+    if box is None or scores is None or len(scores.terms) < 2:
         return None
+    terms = scores.terms
     joint = {graph.key, box.other} - {None}
     sides = [(term, _sides(graph, scores, term, joint)) for term in terms]
     wide: list[Pair] = [(term, (side[0], side[1])) for term, side in sides if side and side[0] and side[1]]
@@ -42,13 +43,11 @@ def side_by_side(graph: Graph, step_name: str) -> Graph | None:
         legs_in([*(pair[i] for _, pair in wide), *(use for term in side_terms for use in term.factors)])
         for i, side_terms in enumerate(alone)
     ]
-    query_legs = (str(graph.query), *(leg for leg in heads if leg in side_legs[0]))
+    query_legs = (graph.query, *within(heads, side_legs[0]))
     key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in side_legs[1])
     key_legs = tuple(dict.fromkeys(leg for leg in key_legs if leg != graph.query))
-    feature_legs = [
-        tuple(leg for leg in pair[0].legs if leg in pair[1].legs and leg not in scores.legs) for _, pair in wide
-    ]
-    sizes = [[graph.leg[leg].size for leg in legs] for legs in feature_legs]
+    feature_legs = [within(without(pair[0].legs, *scores.legs), pair[1].legs) for _, pair in wide]
+    sizes = [[graph.size_of(leg) for leg in legs] for legs in feature_legs]
     if any(None in pair_sizes for pair_sizes in sizes) or not all(
         {*pair[0].legs} <= {*query_legs, *legs} and {*pair[1].legs} <= {*key_legs, *legs}
         for (_, pair), legs in zip(wide, feature_legs, strict=True)
@@ -63,10 +62,10 @@ def side_by_side(graph: Graph, step_name: str) -> Graph | None:
         if not any({*shared} <= {*column.legs} for column in (*features, *added)):
             return None  # no column has all shared legs, so that the others cannot be broadcast to them
         columns = [*added, *features] if alone[0] else [*features, *added]
-        uses = {use.name: Use(use.name, graph.legs_of(use.name)) for column in columns for use in column.op.uses}
+        uses = {use.name: Use(use.name, graph.legs_of(use.name)) for column in columns for use in column.uses}
         op = Kernel("join", tuple(uses.values()), tuple(columns), Joined(leg.name))
         joins.append(Step(name, op, (*shared, leg.name)))
-    product = Contraction((Term(ONE, tuple(Use(join.name, join.legs) for join in joins)),))
+    product = Contraction.of(*(join.use for join in joins))
     return replace(with_steps(graph, {scores.name: [*joins, replace(scores, op=product)]}), legs=(*graph.legs, leg))
 
 
@@ -96,14 +95,14 @@ def _sides(graph: Graph, scores: Step, term: Term, joint: set[str | None]) -> tu
     queries = [use for use in term.factors if graph.query in use.legs]
     if bool(keys) != bool(queries):
         alone = (None, keys[0]) if keys else (queries[0], None)
-        return alone if {leg for use in term.factors for leg in use.legs} <= {*scores.legs} else None
+        return alone if legs_in(term.factors) <= {*scores.legs} else None
     if len(keys) != 1 or len(queries) != 1 or queries == keys or len(term.factors) != 2:
         return None
     return queries[0], keys[0]
 
 
 def _order(use: Use, shared: Legs, features: Legs) -> Legs:
-    return (*(leg for leg in shared if leg in use.legs), *features)
+    return (*within(shared, use.legs), *features)
 
 
 def _scores(graph: Graph, step_name: str) -> Step | None:
@@ -111,8 +110,8 @@ def _scores(graph: Graph, step_name: str) -> Step | None:
     box = graph.step[step_name].box
     if box is None:
         return None
-    of = box.operand("of")
-    scores = graph.step.get(of.name)
+    of = box.of
+    scores = graph.source(of)
     unrenamed = scores is not None and scores.contraction is not None and of.legs == scores.legs
     return scores if unrenamed and read_once(graph, of.name) is not None else None
 

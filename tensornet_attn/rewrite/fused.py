@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import Attention, MapReader, SoftmaxOfScores, attentions
-from tensornet_attn.graph.graph import Contraction, Function, Graph, Kernel, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Arith, times
+from tensornet_attn.graph.graph import Contraction, Function, Graph, Kernel, Step, Use
+from tensornet_attn.ir.arithmetic import Arith, times
+from tensornet_attn.ir.steps import without
 from tensornet_attn.rewrite.change import leaf, with_steps
 
 
@@ -86,8 +87,8 @@ def placed(attention: Attention, op: FusedAttention, kind: str, form: object) ->
     reader, name = attention.reader(), f"{attention.box.name}.o"
     assert isinstance(reader, MapReader)
     heads_and_query = (leg for leg in op.scores if leg not in (op.leg, *op.beside))
-    legs = (*heads_and_query, *(leg for leg in op.value.legs if leg not in op.scores))
-    product = Contraction((Term(ONE, (Use(attention.box.name, attention.box.legs), op.value)),))
+    legs = (*heads_and_query, *without(op.value.legs, *op.scores))
+    product = Contraction.of(attention.box.use, op.value)
     body = (attention.graph.step[attention.of.name], attention.box, Step(name, product, legs))
     uses = dict.fromkeys(leaf(attention.graph, use) for use in op.uses)
     steps = [Step(name, Kernel(kind, tuple(uses), body, form), legs), reader.reading(Use(name, legs))]

@@ -20,8 +20,8 @@ from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Seen, Step,
 from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Number
-from tensornet_attn.ops import OPS
-from tensornet_attn.rewrite.change import fresh, leaf, terms_of, with_uses
+from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.rewrite.change import fresh, leaf, with_uses
 
 _EXP = Function("exp")
 _FACTOR, _OPERAND = 0, 1  # replacements of masked entries: all boxes and their derivatives are finite at 1
@@ -70,16 +70,13 @@ class _Hiding:
 
     def __post_init__(self) -> None:
         inputs = self.graph.of_role("input")
-        self.doubtful = {tensor.name for tensor in inputs if self.pairs(tensor.legs)}
+        self.doubtful = {tensor.name for tensor in inputs if self.graph.on_pairs(tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
         self.masked = zero_at_pairs(self.graph)
         weights = self.graph.of_role("weight")
         self.learned = {tensor.name for tensor in (*inputs, *weights) if not tensor.frozen}
         self.counting = counting(self.graph) if self.keys and not self.everywhere else {}
         self.batched = batched(self.graph) if self.counting else frozenset()
-
-    def pairs(self, legs: Iterable[str]) -> bool:
-        return self.graph.key is not None and {self.graph.query, self.graph.key} <= {*legs}
 
     def add(self, step: Step) -> None:
         """Adds a step, preceded by its boxes."""
@@ -88,29 +85,27 @@ class _Hiding:
             return
         harmful = self.harmful(step)
         power = step.box is not None and step.box.function == _EXP and not self.everywhere
-        factor = step.box is None or not OPS[step.box.kind].multiplies
+        factor = step.box is None or not operation_of(step).multiplies
         fill = _FACTOR if factor else _POWER if power else _OPERAND
         new_uses = []
-        for use, look, harm in zip(step.op.uses, self.looks[step.name], harmful, strict=True):
+        for use, look, harm in zip(step.uses, self.looks[step.name], harmful, strict=True):
             if use.name in self.doubtful and not harm and not self.own_masks(step):
                 self.doubtful.add(step.name)
             new_uses.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
-        product = any(len(term.factors) > 1 for term in terms_of(step)) or any(
-            use.name in self.large for use in new_uses
-        )
-        if product and self.pairs(step.legs) and step.name not in self.masked:
+        product = any(len(term.factors) > 1 for term in step.terms) or any(use.name in self.large for use in new_uses)
+        if product and self.graph.on_pairs(step.legs) and step.name not in self.masked:
             self.large.add(step.name)
         new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
         if self.is_empty(step, new_uses):
             self.empty.add(step.name)
         uses = iter(new_uses)
-        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new_uses) != step.op.uses else step)
+        self.steps.append(with_uses(step, lambda use: next(uses)) if tuple(new_uses) != step.uses else step)
 
     def with_zeros(self, step: Step, uses: list[Use]) -> list[Use]:
         """The uses of a step, of which one in each product that sums the keys is zero at hidden keys."""
         zeroed, start = [*uses], 0
-        for term in terms_of(step):
+        for term in step.terms:
             indices, start = range(start, start + len(term.factors)), start + len(term.factors)
             keys = [index for index in indices if self.graph.key in uses[index].legs]
             if term in self.counting[step.name] and not any(uses[index].name in self.empty for index in keys):
@@ -120,8 +115,8 @@ class _Hiding:
 
     def size(self, use: Use) -> tuple[bool, bool, int]:
         """The order in which factors are hidden: keys alone, those with a batch, then by their elements per key."""
-        elements = prod(self.graph.leg[leg].size or 1 for leg in use.legs)
-        return self.pairs(use.legs), use.name not in self.batched, elements
+        elements = prod(self.graph.size_of(leg) or 1 for leg in use.legs)
+        return self.graph.on_pairs(use.legs), use.name not in self.batched, elements
 
     def is_empty(self, step: Step, uses: Sequence[Use]) -> bool:
         """Whether a step that reads these uses is zero at hidden keys."""
@@ -129,7 +124,7 @@ class _Hiding:
             return False
         if step.contraction is not None:
             rest = iter(uses)
-            terms = [[next(rest) for _ in term.factors] for term in step.contraction.terms]
+            terms = [[next(rest) for _ in term.factors] for term in step.terms]
             return all(any(use.name in self.empty and self.graph.key in use.legs for use in term) for term in terms)
         box = step.box
         if box is None or self.graph.key in OPS[box.kind].legs_mixed(box):
@@ -157,7 +152,7 @@ class _Hiding:
         """What a kernel reads that may be infinite at hidden keys, under its own leg names, and what its steps see."""
         reads: dict[Use, set[Seen]] = {}
         for inner in flattened(step):
-            for use, look in zip(inner.op.uses, self.looks[inner.name], strict=True):
+            for use, look in zip(inner.uses, self.looks[inner.name], strict=True):
                 if use.name in (self.rows if self.on_keys(use.legs) else self.doubtful):
                     reads.setdefault(leaf(self.graph, use), set()).add(look)
         return reads
@@ -167,29 +162,29 @@ class _Hiding:
         return step.kernel is not None or self.graph.masked(step)
 
     def on_keys(self, legs: Iterable[str]) -> bool:
-        return self.graph.key in {*legs} and not self.pairs(legs)
+        return self.graph.key in {*legs} and not self.graph.on_pairs(legs)
 
     def harmful(self, step: Step) -> list[bool]:
         """For each use, whether a possibly infinite entry would produce NaN; rows are hidden where they are read."""
         if self.graph.masked(step):
-            return [False] * len(step.op.uses)
-        rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.op.uses]
+            return [False] * len(step.uses)
+        rows = [self.on_keys(use.legs) and use.name in self.rows for use in step.uses]
         if step.contraction is not None:
             infinite = [
                 len(term.factors) > 1 and (self.infinite(use) or self.overflows(step, use, term.factors))
-                for term in terms_of(step)
+                for term in step.terms
                 for use in term.factors
             ]
             return [row or pair for row, pair in zip(rows, infinite, strict=True)]
-        if step.box is None or not OPS[step.box.kind].multiplies:
+        if step.box is None or not operation_of(step).multiplies:
             return rows
-        operation = OPS[step.box.kind]
+        operation = operation_of(step)
         always = self.everywhere or not operation.finite(self.graph, step.box)
         harmful = self.doubtful | self.large if operation.nan_slope(step.box) else self.doubtful
-        return [row or always or use.name in harmful for row, use in zip(rows, step.op.uses, strict=True)]
+        return [row or always or use.name in harmful for row, use in zip(rows, step.uses, strict=True)]
 
     def infinite(self, use: Use) -> bool:
-        return self.pairs(use.legs) if self.everywhere else use.name in self.doubtful
+        return self.graph.on_pairs(use.legs) if self.everywhere else use.name in self.doubtful
 
     def overflows(self, step: Step, use: Use, factors: Sequence[Use]) -> bool:
         """Whether a factor may be infinite where another one is zero, or its gradient, as that of a map in a `keep`.
@@ -200,13 +195,13 @@ class _Hiding:
             return use.name in self.large
         readers = [reader.box for reader, _ in self.graph.readers.get(step.name, ())]
         hides = bool(readers) and all(box is not None and OPS[box.kind].only_hides for box in readers)
-        maps = [factor.name for factor in factors if self.pairs(factor.legs)]
+        maps = [factor.name for factor in factors if self.graph.on_pairs(factor.legs)]
         return hides and not self.blocks and sum(bool(self.learned & behind(self.graph, [name])) for name in maps) > 1
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""
-        look = EVERYTHING if look == BY_KEY and not self.keys and self.pairs(use.legs) else look
-        if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.pairs(use.legs)):
+        look = EVERYTHING if look == BY_KEY and not self.keys and self.graph.on_pairs(use.legs) else look
+        if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.graph.on_pairs(use.legs)):
             return use
         operand = leaf(self.graph, use) if self.on_keys(use.legs) else use
         if (operand, look, fill) not in self.boxes:

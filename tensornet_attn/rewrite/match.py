@@ -9,7 +9,8 @@ from itertools import combinations, permutations
 from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Arith
-from tensornet_attn.rewrite.change import is_map, legs_in, read_once
+from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.rewrite.change import is_map, read_once
 from tensornet_attn.rewrite.notation import BoxOf, PatternItem, PatternProduct, PatternSum, Side
 
 Places = tuple[int, ...]
@@ -101,7 +102,7 @@ WORDS: dict[str, Callable[[Match, Use], bool]] = {
     "m": lambda match, use: match.graph.key in use.legs,
     "keys": lambda match, use: bool(match.keys & {*use.legs}),
     "held": lambda match, use: use.name not in match.batched,
-    "map": lambda match, use: is_map(match.graph, match.graph.step.get(use.name)),
+    "map": lambda match, use: is_map(match.graph, match.graph.source(use)),
     "constant": lambda match, use: use.name in match.graph.tensor and match.graph.tensor[use.name].role == "constant",
 }
 Choices = Iterator[tuple[str, Places]]
@@ -121,7 +122,7 @@ class Matcher:
         if isinstance(body, BoxOf):
             yield from self.box(match, name, body, step)
         elif isinstance(body, PatternSum) and step.contraction is not None:
-            terms, count = step.contraction.terms, len(body.products)
+            terms, count = step.terms, len(body.products)
             if len(terms) == count or (len(terms) > count and body.rest):
                 yield from self.sum(match.but(steps={name: step}), name, body, terms)
 
@@ -129,8 +130,8 @@ class Matcher:
         box = step.box
         if box is None or box.kind != body.kind:
             return
-        use = box.operand("of")
-        source = match.graph.step.get(use.name)
+        use = box.of
+        source = match.graph.source(use)
         if body.of not in self.side:
             yield match.but({name: step}, {body.of: (use,)})
         elif source is not None and source.op is not None and read_once(match.graph, use.name) is not None:
@@ -192,7 +193,7 @@ class Matcher:
         if item.name in match.steps and match.steps[item.name].name != use.name:
             return False
         if item.name in self.side and item.name not in match.steps:
-            source = match.graph.step.get(use.name)
+            source = match.graph.source(use)
             if source is None or source.contraction is None or read_once(match.graph, use.name) is None:
                 return False
         elif item.name in match.uses and match.uses[item.name] != (use,):

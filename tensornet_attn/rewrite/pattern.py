@@ -9,17 +9,15 @@ from functools import cached_property
 from tensornet_attn import limits
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
+from tensornet_attn.ir.steps import legs_in, with_terms, within
 from tensornet_attn.rewrite.change import (
     fresh,
-    legs_in,
     read_instead,
     read_once,
     settled,
     spread,
-    terms_of,
     times,
     with_steps,
-    with_terms,
     without_dead,
 )
 from tensornet_attn.rewrite.engine import Rule
@@ -109,7 +107,7 @@ class Pattern:
         if graph is None:
             return None
         graph = self.then(graph, match) if self.then is not None else graph
-        lost = dict.fromkeys(use.name for step in match.steps.values() for use in step.op.uses)
+        lost = dict.fromkeys(use.name for step in match.steps.values() for use in step.uses)
         cleaned = without_dead(graph, lost) if graph is not None else None
         return settled(match.graph, cleaned) if cleaned is not None else None
 
@@ -123,7 +121,7 @@ class Pattern:
             if inlined is None or any(item.out for product in body.products for item in product.items):
                 return inlined
             graph = inlined
-        terms = terms_of(graph.step[step.name])
+        terms = graph.step[step.name].terms
         new_steps = list[Step]()
         built_terms = [_Term(graph, match, name, inner, self.new).rewritten_term(product) for product in body.products]
         for built_term in built_terms:
@@ -176,7 +174,7 @@ class _Term:
                 if step is None:
                     return None
                 steps.append(step)
-                slot_uses[i] = (Use(step.name, step.legs),)
+                slot_uses[i] = (step.use,)
         return Term(_number(self.match, body), tuple(use for uses in slot_uses.values() for use in uses)), steps
 
     @cached_property
@@ -185,7 +183,7 @@ class _Term:
         by_name: dict[str, list[tuple[int, Use]]] = {}
         step = self.graph.step[self.match.steps[self.name].name]
         for spot in self.match.spots[self.name]:
-            factors, order = terms_of(step)[spot.term].factors, list(range(limits.FACTORS))
+            factors, order = step.terms[spot.term].factors, list(range(limits.FACTORS))
             if self.inner:  # its factors come first
                 (out,), (source,) = spot.factors[self.inner], self.match.spots[self.inner]
                 width = sum(map(len, source.factors.values()))
@@ -205,7 +203,7 @@ class _Term:
         ]
         needed = {*match.steps[self.name].legs} | legs_in(others)
         ordered = _order(match, order) if order else [leg for use in uses for leg in use.legs]
-        legs = tuple(leg for leg in dict.fromkeys(ordered) if leg in needed & legs_in(uses))
+        legs = within(dict.fromkeys(ordered), needed & legs_in(uses))
         if any(
             len(product_uses) == 1 and not {*product_uses[0].legs} <= {*legs}
             for product_uses in factors
@@ -244,7 +242,7 @@ def _uses(match: Match, body: PatternProduct) -> tuple[Use, ...]:
 
 def _order(match: Match, order: str) -> list[str]:
     """The legs of an order such as `n F Z`: the query leg, the legs of F, the legs of the step Z."""
-    legs_of = {"n": (str(match.graph.query),)} | {key: step.legs for key, step in match.steps.items()}
+    legs_of = {"n": (match.graph.query,)} | {key: step.legs for key, step in match.steps.items()}
     legs_of |= {key: tuple(leg for use in uses for leg in use.legs) for key, uses in match.uses.items()}
     return [leg for word in order.split() for leg in legs_of[word]]
 

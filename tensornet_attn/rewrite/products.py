@@ -10,7 +10,8 @@ values: with few queries, many keys, and a latent that all heads share.
 from __future__ import annotations
 
 from tensornet_attn.graph.graph import Use
-from tensornet_attn.rewrite.change import inlined, is_map, legs_in, terms_of
+from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.rewrite.change import inlined, is_map
 from tensornet_attn.rewrite.pattern import Match, pattern
 
 
@@ -26,7 +27,7 @@ def wide_factor(match: Match) -> Match | None:
     graph, rest = match.graph, match.uses[".."]
     if graph.key in legs_in(rest) | match.legs("Z"):
         return None
-    heads = match.legs("A") - match.legs("V") - {str(graph.query), str(graph.key)}
+    heads = match.legs("A") - match.legs("V") - {graph.query, str(graph.key)}
     both = match.legs("A", "V")
     mixes = (heads & {*use.legs} and {*use.legs} - match.legs("A") and {*use.legs} <= both for use in rest)
     return match if any(mixes) else None
@@ -34,7 +35,7 @@ def wide_factor(match: Match) -> Match | None:
 
 def mixes_maps(match: Match) -> Match | None:
     """B is a product with an attention map, and its reader is a product."""
-    maps = any(is_map(match.graph, match.graph.step.get(use.name)) for use in match.uses["X"])
+    maps = any(is_map(match.graph, match.graph.source(use)) for use in match.uses["X"])
     mixed = maps and len(match.uses["X"]) > 1 and match.graph.key in match.steps["B"].legs
     return match if mixed and match.uses[".."] else None
 
@@ -63,7 +64,7 @@ def projected_value(match: Match) -> Match | None:
     """K is a projection of keys only, S sums over keys with a map, and S or other factors have its legs."""
     graph, factors = match.graph, _factors(match)
     keys = [use for use in factors if graph.key in use.legs and graph.query not in use.legs]
-    maps = any({graph.query, graph.key} <= {*use.legs} for use in factors)
+    maps = any(graph.on_pairs(use.legs) for use in factors)
     others = legs_in(use for use in factors if use not in keys)
     summed = maps and graph.key not in match.legs("S") and not legs_in(keys) - others - match.legs("S")
     return match if summed else None
@@ -73,7 +74,7 @@ def projected_twice(match: Match) -> Match | None:
     """Z and Y both multiply by weights, and together they have one factor with batch dimensions."""
     graph, batched = match.graph, match.batched
     inner, outer = match.uses["X"], (match.first_use("Z"), *match.uses[".."])
-    maps = any({graph.query, graph.key} <= {*use.legs} for use in (*inner, *outer))
+    maps = any(graph.on_pairs(use.legs) for use in (*inner, *outer))
     held = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
     return match if held and sum(use.name in batched for use in (*inner, *outer)) == 2 else None  # the tensor and Z
 
@@ -82,7 +83,7 @@ def _factors(match: Match) -> tuple[Use, ...]:
     """The factors of the product with K inlined; empty if K is not a projection of keys, or is the only factor."""
     step, graph = match.steps["K"], match.graph
     (spot,) = match.spots["S"]
-    term = terms_of(match.steps["S"])[spot.term]
+    term = match.steps["S"].terms[spot.term]
     alone = len(term.factors) < 2 or graph.key not in step.legs or graph.query in step.legs
     if alone or not _held(match, (*match.uses["P"], *match.uses["W"])):
         return ()

@@ -9,7 +9,8 @@ from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, cumulative
 from tensornet_attn.ir.arithmetic import ONE, Arith, times
-from tensornet_attn.rewrite.change import fresh, legs_in, product, read_once, with_steps
+from tensornet_attn.ir.steps import legs_in, within, without
+from tensornet_attn.rewrite.change import fresh, product, read_once, with_steps
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ def read_of(graph: Graph, box: Step) -> Read | None:
     form, reader = cumulative(graph, box), read_once(graph, box.name)
     if isinstance(form, str) or reader is None or reader.contraction is None:
         return None
-    scores = graph.step[box.op.uses[0].name]
+    scores = graph.step[box.uses[0].name]
     inner = product(scores)
-    if inner is None or {*scores.legs} != legs_in(inner.factors) | {str(graph.query)}:
+    if inner is None or {*scores.legs} != legs_in(inner.factors) | {graph.query}:
         return None
     between = reader if _mixes(graph, reader, box) else None
     if between is not None and read_once(graph, between.name) is None:
@@ -57,7 +58,7 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     use, outer, others = reader.use, reader.product, reader.others
     mixing: tuple[Term, ...] = (Term(ONE, (use,)),)
     if between is not None and between.contraction is not None:
-        mixing = between.contraction.terms
+        mixing = between.terms
     state_terms = [term for term in mixing if any(factor.name == box.name for factor in term.factors)]
     if len(state_terms) != 1 or sum(factor.name == box.name for factor in state_terms[0].factors) != 1:
         return None
@@ -65,9 +66,9 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     if state_use.legs != box.legs:
         return None
     elsewhere = legs_in(factor for factor in others if graph.query not in factor.legs)
-    summed = {*use.legs} - {*reader.step.legs} - {str(graph.query)} - elsewhere
+    summed = {*use.legs} - {*reader.step.legs} - {graph.query} - elsewhere
     query = tuple(factor for factor in others if graph.query in factor.legs and summed & {*factor.legs})
-    features = tuple(leg for leg in use.legs if leg in summed & legs_in(query) & {*state_use.legs})
+    features = within(use.legs, summed & legs_in(query) & {*state_use.legs})
     keys = tuple(factor for factor in inner.factors if graph.key in factor.legs)
     key = tuple(factor for factor in keys if {*features, graph.query} & {*factor.legs})
     value = tuple(factor for factor in keys if factor not in key)
@@ -102,7 +103,7 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
 
 def _mixes(graph: Graph, step: Step, box: Step) -> bool:
     """Whether a step only mixes the state and adds other terms, without factors on the query or key leg."""
-    others = [use for use in step.op.uses if use.name != box.name]
+    others = [use for use in step.uses if use.name != box.name]
     return not any({graph.query, graph.key} & {*use.legs} for use in others) and graph.query in step.legs
 
 
@@ -127,8 +128,8 @@ def placed(graph: Graph, read: Read, before: list[Step], term: Term) -> Graph:
     """The graph in which a step of its own reads the state, and the reader uses its result."""
     others = tuple(replace(added_term, factors=(*read.query, *added_term.factors)) for added_term in read.terms)
     read_step = Step(fresh(graph, f"{read.box.name}.sum"), Contraction((term, *others)), read.legs)
-    reader = read.reader.with_terms([Term(ONE, (Use(read_step.name, read_step.legs), *read.rest))])
-    removed = (read.box, read.between, graph.step[read.box.op.uses[0].name])
+    reader = read.reader.with_terms([Term(ONE, (read_step.use, *read.rest))])
+    removed = (read.box, read.between, graph.step[read.box.uses[0].name])
     return with_steps(graph, {step.name: [] for step in removed if step} | {reader.name: [*before, read_step, reader]})
 
 
@@ -139,11 +140,11 @@ def _as_map(graph: Graph, read: Read) -> Graph:
     value = read.value
     if not value:
         ones = Tensor(fresh(graph, f"{box.name}.{graph.key}"), "constant", (str(graph.key),), ONES)
-        graph, value = with_places(graph, (ones,)), (Use(ones.name, ones.legs),)
+        graph, value = with_places(graph, (ones,)), (ones.use,)
     elif len(value) > 1:
         value = (joined(f"{box.name}.v", value, before),)
     used = dict.fromkeys(leg for use in (*read.query, *read.key) for leg in use.legs)
-    legs = tuple(leg for leg in used if leg not in read.features)
+    legs = without(used, *read.features)
     name = f"{box.name}.map"
     before.append(Step(f"{name}.of", Contraction((Term(read.coefficient, (*read.query, *read.key)),)), legs))
     keep = replace(box.box, kind="keep", numbers=(), operands=(("of", Use(f"{name}.of", legs)),))
@@ -156,5 +157,5 @@ def joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str
     if len(uses) == 1:
         return uses[0]
     legs = tuple(dict.fromkeys(leg for use in uses for leg in use.legs if needed is None or leg in needed))
-    before.append(Step(name, Contraction((Term(ONE, uses),)), legs))
+    before.append(Step(name, Contraction.of(*uses), legs))
     return Use(name, legs)

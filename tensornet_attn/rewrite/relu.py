@@ -11,19 +11,17 @@ from math import prod
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Negative, evaluate
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in, with_terms, within
+from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import (
     Legs,
     fresh,
-    legs_in,
     plain_number,
     product,
     read_once,
     settled,
-    terms_of,
     times,
     with_steps,
-    with_terms,
 )
 from tensornet_attn.rewrite.engine import Rule
 
@@ -33,9 +31,9 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     box, reader = graph.step[step_name].box, read_once(graph, step_name)
     if box is None or box.function is None or box.function.name != "relu" or reader is None:
         return None
-    inner = graph.step.get(box.operand("of").name)
+    inner = graph.source(box.of)
     term = product(inner)
-    if inner is None or term is None or read_once(graph, inner.name) is None or inner.legs != box.operand("of").legs:
+    if inner is None or term is None or read_once(graph, inner.name) is None or inner.legs != box.of.legs:
         return None
     if not plain_number(graph, term.coefficient) or evaluate(term.coefficient, graph.values) <= 0:
         return None
@@ -45,8 +43,8 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     contraction = _whole(graph, reader, step_name)
     if len(held) != 1 or not rest or contraction is None:
         return None
-    (weight,), data_legs = held, tuple(leg for leg in inner.legs if leg in legs_in(rest))
-    spread = [graph.leg[leg].size or 1 for leg in inner.legs if leg not in data_legs]
+    (weight,), data_legs = held, within(inner.legs, legs_in(rest))
+    spread = [graph.size_of(leg) or 1 for leg in inner.legs if leg not in data_legs]
     if prod(spread) <= 2 or not {*weight.legs} & {*data_legs} - {*contraction.legs}:
         return None
     scores = Step(inner.name, Contraction((replace(term, factors=rest),)), data_legs)
@@ -56,7 +54,7 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     replacements = {
         inner.name: [scores],
         step_name: [*steps, *more],
-        reader.name: [replace(reader, op=Contraction(terms))],
+        reader.name: [with_terms(reader, terms)],
     }
     return settled(graph, _into_reader(with_steps(graph, replacements), reader.name))
 
@@ -64,10 +62,10 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
 def _into_reader(graph: Graph, name: str) -> Graph:
     """L = P X + N Z; y = W L   ->   y = W P X + W N Z, if W sums a leg of P and of N, so that weights are multiplied"""
     step, reader = graph.step[name], read_once(graph, name)
-    if reader is None or reader.contraction is None or sum(use.name == name for use in reader.op.uses) > 1:
+    if reader is None or reader.contraction is None or sum(use.name == name for use in reader.uses) > 1:
         return graph
     with_batch, terms = batched(graph), list[Term]()
-    for term in terms_of(reader):
+    for term in reader.terms:
         used = next((use for use in term.factors if use.name == name), None)
         if used is None:
             terms.append(term)
@@ -75,7 +73,7 @@ def _into_reader(graph: Graph, name: str) -> Graph:
         others = tuple(use for use in term.factors if use is not used)
         leg_names, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
         summed = {*used.legs} & legs_in(use for use in others if use.name not in with_batch) - {*reader.legs}
-        for inner_term in terms_of(step):
+        for inner_term in step.terms:
             factors = tuple(
                 Use(use.name, tuple(leg_names.get(leg, leg) for leg in use.legs)) for use in inner_term.factors
             )
@@ -83,15 +81,15 @@ def _into_reader(graph: Graph, name: str) -> Graph:
             if not summed & weights or (legs_in(inner_term.factors) - {*step.legs}) & taken:
                 return graph
             terms.append(Term(times(term.coefficient, inner_term.coefficient), (*factors, *others)))
-    return with_steps(graph, {name: [], reader.name: [replace(reader, op=Contraction(tuple(terms)))]})
+    return with_steps(graph, {name: [], reader.name: [with_terms(reader, terms)]})
 
 
 def _whole(graph: Graph, reader: Step, step_name: str) -> Step | None:
     """The reader as a contraction, None if it is neither a contraction nor a sum."""
     if reader.contraction is not None:
-        return reader if sum(use.name == step_name for use in reader.op.uses) == 1 else None
-    summed = reader.box is not None and OPS[reader.box.kind].is_sum and not graph.masked(reader)
-    return with_terms(reader, [Term(ONE, reader.op.uses)]) if summed else None
+        return reader if sum(use.name == step_name for use in reader.uses) == 1 else None
+    summed = operation_of(reader).is_sum and not graph.masked(reader)
+    return with_terms(reader, [Term(ONE, reader.uses)]) if summed else None
 
 
 def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use], list[Step]]:
@@ -110,7 +108,7 @@ def _read(graph: Graph, contraction: Step, step_name: str, pairs: list[tuple[Use
     """The reader's terms; the term with the map is repeated for each pair that replaces the map."""
     names: Legs = graph.step[step_name].legs
     terms: list[Term] = []
-    for term in terms_of(contraction):
+    for term in contraction.terms:
         used = next((use for use in term.factors if use.name == step_name), None)
         if used is None:
             terms.append(term)

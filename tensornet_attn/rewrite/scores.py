@@ -11,16 +11,10 @@ from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_plac
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.arithmetic import evaluate
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.ops.softmax import sink_of
-from tensornet_attn.rewrite.change import (
-    legs_in,
-    plain_number,
-    read_once,
-    terms_of,
-    with_steps,
-    with_uses,
-)
+from tensornet_attn.rewrite.change import plain_number, read_once, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.features import SIDE_BY_SIDE, Joined
 from tensornet_attn.rewrite.pattern import Choices, Match, pattern
@@ -31,7 +25,7 @@ def joint_keys(graph: Graph, step_name: str) -> Graph | None:
     step, box = graph.step[step_name], graph.step[step_name].box
     if box is None or box.other is not None:
         return None
-    inner = graph.step.get(box.operand("of").name)
+    inner = graph.source(box.of)
     sums = inner.box if inner is not None else None
     if (
         inner is None
@@ -41,12 +35,12 @@ def joint_keys(graph: Graph, step_name: str) -> Graph | None:
         or not _plain(graph, box)
     ):
         return None
-    scores, readers = sums.operand("of"), graph.readers.get(step_name, ())
+    scores, readers = sums.of, graph.readers.get(step_name, ())
     unrenamed = scores.name in graph.step and scores.legs == graph.legs_of(scores.name)
     single_reader = (
         len(readers) == 1 and readers[0][0].contraction is not None and read_once(graph, inner.name) is not None
     )
-    if not (unrenamed and single_reader and box.operand("of").legs == inner.legs):
+    if not (unrenamed and single_reader and box.of.legs == inner.legs):
         return None
 
     def wider(use: Use) -> Use:
@@ -77,10 +71,10 @@ def of_two_sides(match: Match) -> Match | None:
     causal = Function("causal") in graph.masks(match.steps["A"])
     if gap_of(graph, match.first_use("D"), causal) is None:
         return None
-    separated = two_sides(graph, terms_of(scores)[spot.term], causal)
+    separated = two_sides(graph, scores.terms[spot.term], causal)
     if separated is None:
         return None
-    position_uses = [(Use(position.name, position.legs),) for position in separated[2]]
+    position_uses = [(position.use,) for position in separated[2]]
     bound = match.but(uses=dict(zip("NM", position_uses, strict=True)))
     return replace(bound, graph=with_places(graph, separated[2]))
 
@@ -90,7 +84,7 @@ def same_for_all_keys(match: Match, scores: Step, term_index: int) -> Choices:
 
     If a term with the key leg grows with the length, terms that grow are kept, because only their difference is small.
     """
-    terms = terms_of(scores)
+    terms = scores.terms
     box = match.steps["A"].box
     if box is not None and sink_of(box) is not None:  # the scores' difference to the sink matters
         return
@@ -118,7 +112,7 @@ def same_keys(match: Match) -> Match | None:
 
 def one_side(match: Match, scores: Step, term_index: int) -> Choices:
     """The factors of keys or of queries, if there are factors of the other side; all if legs would be summed."""
-    factors = terms_of(scores)[term_index].factors
+    factors = scores.terms[term_index].factors
     keys = [i for i, use in enumerate(factors) if match.keys & {*use.legs}]
     queries = [i for i, use in enumerate(factors) if match.graph.query in use.legs]
     for side, side_factors, others in (("k", keys, queries), ("q", queries, keys)):
@@ -130,11 +124,11 @@ def one_side(match: Match, scores: Step, term_index: int) -> Choices:
 
 def grows(graph: Graph, use: Use) -> bool:
     """Whether a tensor grows with the length: a position, or a sum over the keys up to a query, also as an operand."""
-    tensor, step = graph.tensor.get(use.name), graph.step.get(use.name)
+    tensor, step = graph.tensor.get(use.name), graph.source(use)
     if step is None:
         return tensor is not None and (tensor.init == POSITION or tensor.wide)
     if step.box is not None:
-        return OPS[step.box.kind].is_sum and graph.masked(step)
+        return operation_of(step).is_sum and graph.masked(step)
     return isinstance(step.form, Recurrence) and step.form.value is None
 
 
@@ -191,5 +185,5 @@ def exact_parts(graph: Graph, step: Step) -> list[Step]:
     """The parts of a join, and of its counterpart, that are added to scores and whose differences matter."""
     joins = [join for join in graph.steps if isinstance(join.form, Joined) and join.form == step.form]  # both sides
     alone = [inner for join in joins if join.kernel for inner in join.kernel.body if {*inner.legs} < {*join.legs}]
-    large = any(grows(graph, use) for inner in alone for use in inner.op.uses)
-    return [inner for inner in alone if inner.op.uses] if large else []
+    large = any(grows(graph, use) for inner in alone for use in inner.uses)
+    return [inner for inner in alone if inner.uses] if large else []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ops import OPS
-from tensornet_attn.rewrite.change import fresh, legs_in, read_once, settled, terms_of, with_steps, with_terms
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
+from tensornet_attn.ir.steps import legs_in, with_terms, within
+from tensornet_attn.ops import operation_of
+from tensornet_attn.rewrite.change import fresh, read_once, settled, with_steps
 from tensornet_attn.rewrite.engine import Rule
 
 
@@ -19,10 +19,10 @@ def shift_after_product(graph: Graph, step_name: str) -> Graph | None:
     multiplies by each entry of the table once.
     """
     step = graph.step[step_name]
-    for at, term in enumerate(terms_of(step)):
+    for at, term in enumerate(step.terms):
         for use in term.factors:
-            source = graph.step.get(use.name)
-            if source is None or source.box is None or not OPS[source.box.kind].makes_leg:
+            source = graph.source(use)
+            if source is None or source.box is None or not operation_of(source).makes_leg:
                 continue
             if use.legs == source.legs and read_once(graph, use.name) is not None:
                 for near, far in ((graph.query, graph.key), (graph.key, graph.query)):
@@ -34,9 +34,9 @@ def shift_after_product(graph: Graph, step_name: str) -> Graph | None:
 
 def _shifted(graph: Graph, step: Step, at: int, source: Step, near: str, far: str) -> Graph | None:
     """The graph in which the products of a table, with rows for `near` or without, are shifted to `far`."""
-    box, term = source.box, terms_of(step)[at]
+    box, term = source.box, step.terms[at]
     assert box is not None
-    table, relative = box.operand("of"), str(box.leg)
+    table, relative = box.of, str(box.leg)
     rest = [use for use in term.factors if use.name != source.name]
     if far in table.legs or not {near, far} <= {*step.legs} or relative in {*step.legs} | legs_in(rest):
         return None
@@ -49,13 +49,13 @@ def _shifted(graph: Graph, step: Step, at: int, source: Step, near: str, far: st
         return None  # no sum is saved
     read = dict.fromkeys((*step.legs, *(leg for use in (table, *factors) for leg in use.legs)))
     left = legs_in((table, *factors)) - summed
-    others = tuple(leg for leg in read if leg in left - {near, relative})
+    others = within(read, left - {near, relative})
     rows = (near,) if near in left else ()
     name = fresh(graph, f"{step.name}.{source.name}")
-    of = Step(f"{name}.of", Contraction((Term(ONE, (table, *factors)),)), (*others, *rows, relative))
-    shift = replace(box, operands=(("of", Use(of.name, of.legs)),), other=far)
+    of = Step(f"{name}.of", Contraction.of(table, *factors), (*others, *rows, relative))
+    shift = replace(box, operands=(("of", of.use),), other=far)
     moved = Step(name, shift, (*others, near, far))
-    terms = list(terms_of(step))
+    terms = list(step.terms)
     terms[at] = replace(term, factors=(Use(name, moved.legs), *(use for use in rest if use not in factors)))
     return settled(graph, with_steps(graph, {step.name: [of, moved, with_terms(step, terms)], source.name: []}))
 

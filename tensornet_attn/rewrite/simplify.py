@@ -8,17 +8,8 @@ from dataclasses import replace
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
-from tensornet_attn.rewrite.change import (
-    draws,
-    kept,
-    legs_in,
-    read_instead,
-    terms_of,
-    times,
-    with_steps,
-    with_terms,
-    with_uses,
-)
+from tensornet_attn.ir.steps import legs_in, with_terms, within
+from tensornet_attn.rewrite.change import draws, kept, read_instead, times, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.pattern import Match, pattern
 
@@ -30,11 +21,11 @@ def merge_identical(graph: Graph, step_name: str) -> Graph | None:
     step = graph.step[step_name]
     if kept(graph, step_name) or step_name not in graph.readers:
         return None
-    names = sorted(use.name for use in step.op.uses)
-    for twin, _ in graph.readers.get(step.op.uses[0].name, ()) if names else ():
+    names = sorted(use.name for use in step.uses)
+    for twin, _ in graph.readers.get(step.uses[0].name, ()) if names else ():
         if twin.name == step_name:
             return None
-        if sorted([use.name for use in twin.op.uses]) != names or draws(graph, step):
+        if sorted([use.name for use in twin.uses]) != names or draws(graph, step):
             continue
         (form, legs), (twin_form, twin_legs) = _form(graph, step), _form(graph, twin)
         if twin_form == form:
@@ -60,21 +51,21 @@ def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
     Sequence legs keep their names, because positions depend on them.
     """
     if step.contraction is not None:
-        by_name = (tuple(sorted(term.factors, key=lambda use: use.name)) for term in terms_of(step))
-        terms = zip(terms_of(step), by_name, strict=True)
+        by_name = (tuple(sorted(term.factors, key=lambda use: use.name)) for term in step.terms)
+        terms = zip(step.terms, by_name, strict=True)
         step = with_terms(step, (replace(term, factors=factors) for term, factors in terms))
     leg_names: dict[str, str] = {}
-    for use in step.op.uses:
+    for use in step.uses:
         for leg in use.legs:
-            fixed = graph.leg[leg].size is None or graph.leg[leg].sequence
-            leg_names.setdefault(leg, leg if fixed else f"{len(leg_names)}: {graph.leg[leg].size}")
+            fixed = graph.size_of(leg) is None or graph.leg[leg].sequence
+            leg_names.setdefault(leg, leg if fixed else f"{len(leg_names)}: {graph.size_of(leg)}")
     if not {*step.legs} <= leg_names.keys():
         return step, step.legs
     renamed = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, leg_names)))
     op, box = renamed.op, renamed.box
     if box is not None:
         op = box.renamed(leg_names)
-    order = tuple(leg for leg in leg_names if leg in step.legs)
+    order = within(leg_names, step.legs)
     return (op, _renamed(order, leg_names)), order
 
 
@@ -118,7 +109,7 @@ def identity(match: Match) -> Match | None:
     tensor, rest = graph.tensor.get(use.name), match.uses["R"]
     if tensor is None or tensor.role != "constant" or tensor.init is None or tensor.init.name != "eye":
         return None
-    sizes = {graph.leg[leg].size for leg in use.legs}
+    sizes = {graph.size_of(leg) for leg in use.legs}
     summed_leg = next((leg for leg in reversed(use.legs) if leg not in legs), None)
     if summed_leg is None or len(sizes) > 1 or None in sizes or summed_leg not in legs_in(rest):
         return None
@@ -130,7 +121,7 @@ def identity(match: Match) -> Match | None:
 def covered(graph: Graph, match: Match) -> Graph | None:
     """The graph without those legs of Z that no factor has. Returns None if a reader needs one of them."""
     step = graph.step[match.steps["Z"].name]
-    factor_legs = legs_in(step.op.uses)
+    factor_legs = legs_in(step.uses)
     for leg in step.legs:
         if leg not in factor_legs:
             narrower = _without_leg(graph, step.name, leg)
@@ -147,7 +138,7 @@ def _without_leg(graph: Graph, name: str, leg: str) -> Graph | None:
 
     # S[h n m] the same for every h;  A = softmax_m S;  y = A[h n m] V[m h e]     ->     A[n m];  y = A[n m] V[m h e]
     """
-    if kept(graph, name) or graph.leg[leg].size is None:
+    if kept(graph, name) or graph.size_of(leg) is None:
         return None
     step = graph.step[name]
     axis = step.legs.index(leg)
@@ -171,7 +162,7 @@ def _out(legs: tuple[str, ...], axis: int) -> tuple[str, ...]:
 def _in_sum(graph: Graph, reader: Step, name: str, axis: int) -> Graph | None:
     """A product that sums the removed leg multiplies by its size instead."""
     terms, lost = list[Term](), set[str]()
-    for term in terms_of(reader):
+    for term in reader.terms:
         removed_legs = {use.legs[axis] for use in term.factors if use.name == name}
         factors = tuple(Use(use.name, _out(use.legs, axis)) if use.name == name else use for use in term.factors)
         coefficient = term.coefficient
@@ -194,7 +185,7 @@ def _in_box(graph: Graph, reader: Step, box: Box, name: str, axis: int) -> Graph
     """A box that computes the same for all entries of the leg loses it; a box with random numbers keeps it."""
     if box.joins:
         return None
-    use = box.operand("of")
+    use = box.of
     leg = use.legs[axis]
     if draws(graph, reader) or leg in box.acting or leg not in reader.legs:
         return None

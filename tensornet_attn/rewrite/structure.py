@@ -15,7 +15,7 @@ from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, S
 from tensornet_attn.graph.labelling import Classes
 from tensornet_attn.graph.wires import WHOLE, StepLeg, joints
 from tensornet_attn.ir.arithmetic import Arith, Name, evaluate
-from tensornet_attn.rewrite.change import fresh, kept, leg_like, terms_of, with_legs
+from tensornet_attn.rewrite.change import fresh, kept, leg_like, with_legs
 from tensornet_attn.rewrite.engine import Rule
 from tensornet_attn.rewrite.simplify import ONE_MAP
 
@@ -26,7 +26,7 @@ UNIFORM = frozenset({"ones", "full", "zeros"})
 
 def split_kron(graph: Graph, step_name: str) -> Graph | None:
     """kron(eye(h), ones(d, e))[r s] X[n s] -> n r   ->   eye[h g] ones[d e] X[n g e] -> n h d"""
-    for use in graph.step[step_name].op.uses:
+    for use in graph.step[step_name].uses:
         tensor = graph.tensor.get(use.name)
         if tensor is not None and _kron(tensor):
             after = _split(graph, tensor)
@@ -185,7 +185,7 @@ def _with(step: Step, uses: Callable[[Use, int], list[Use]]) -> Contraction | Bo
         return replace(step.box, operands=tuple((role, uses(use, WHOLE)[0]) for role, use in step.box.operands))
     terms = (
         replace(term, factors=tuple(piece for use in term.factors for piece in uses(use, number)))
-        for number, term in enumerate(terms_of(step), 1)
+        for number, term in enumerate(step.terms, 1)
     )
     return Contraction(tuple(terms))
 

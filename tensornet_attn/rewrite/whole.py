@@ -21,7 +21,7 @@ def own_names(graph: Graph, step_name: str) -> Graph | None:
     names. No renaming makes an earlier step worse, so that the rule terminates.
     """
     step = graph.step[step_name]
-    for use in step.op.uses:
+    for use in step.uses:
         for declared, read in _strange(graph, use):
             source = graph.step[use.name]
             renamed_source = _swapped(graph, source, declared, read)
@@ -40,8 +40,8 @@ def own_names(graph: Graph, step_name: str) -> Graph | None:
 
 def _strange(graph: Graph, use: Use) -> Iterator[tuple[str, str]]:
     """(own name, name in the use) of the legs of a map that the use renames."""
-    source = graph.step.get(use.name)
-    if source is None or not {graph.query, graph.key} <= {*source.legs}:
+    source = graph.source(use)
+    if source is None or not graph.on_pairs(source.legs):
         return
     for declared, read in zip(source.legs, use.legs, strict=True):
         a, b = graph.leg[declared], graph.leg[read]
@@ -50,7 +50,7 @@ def _strange(graph: Graph, use: Use) -> Iterator[tuple[str, str]]:
 
 
 def _count(graph: Graph, step: Step) -> int:
-    return sum(1 for use in step.op.uses for _ in _strange(graph, use))
+    return sum(1 for use in step.uses for _ in _strange(graph, use))
 
 
 def _swapped(graph: Graph, step: Step, first: str, second: str) -> Step | None:

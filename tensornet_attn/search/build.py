@@ -8,6 +8,7 @@ from typing import Any
 from tensornet_attn import compiler, limits
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
+from tensornet_attn.ir.steps import without
 from tensornet_attn.search.moves import MOVES
 from tensornet_attn.search.sketch import FIXED, Sketch, data_of, sketch_of
 from tensornet_attn.search.space import (
@@ -150,7 +151,7 @@ def essence(sketch: Sketch, own_hash: str) -> str:
     if not unit_legs or unit_legs & (acting | fixed):
         return own_hash
     reduced = sketch.copy()
-    reduced.change_legs(lambda _, legs: tuple(leg for leg in legs if leg not in unit_legs))
+    reduced.change_legs(lambda _, legs: without(legs, *unit_legs))
     try:
         return compiler.load(data_of(reduced)).hash
     except DesignError:  # e.g. an initialiser refers to the leg

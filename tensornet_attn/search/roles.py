@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import NormalizedScores, SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Step, Use
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import within, without
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.search.sketch import Legs, Sketch, T
 
 
@@ -36,7 +37,7 @@ class AttentionMap:
     @property
     def shared(self) -> Legs:
         """The common legs of query and key: heads, and the summed legs."""
-        return tuple(leg for leg in self.query.legs if leg in self.key.legs)
+        return within(self.query.legs, self.key.legs)
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,15 @@ def keeps_legs(step: Step) -> bool:
 
 def _map(sketch: Sketch, step: Step) -> AttentionMap | None:
     """Follows the operands of a normaliser to the product of its scores."""
-    at: Step | None = sketch.step.get(step.op.uses[0].name)
+    at: Step | None = sketch.step.get(step.uses[0].name)
     while at is not None:
         if at.box is not None:
-            at = sketch.step.get(at.op.uses[0].name) if keeps_legs(at) or OPS[at.box.kind].reduces else None
+            at = sketch.step.get(at.uses[0].name) if keeps_legs(at) or operation_of(at).reduces else None
             continue
         product = only(_products(sketch, at))
         if product is not None:
             return AttentionMap(step.name, at.name, *product)
-        pairs = {use.name for use in at.op.uses if {sketch.query, sketch.key} <= {*use.legs}}
+        pairs = {use.name for use in at.uses if {sketch.query, sketch.key} <= {*use.legs}}
         name = only(pairs & sketch.step.keys())
         at = None if name is None else sketch.step[name]
     return None
@@ -88,7 +89,7 @@ def _map(sketch: Sketch, step: Step) -> AttentionMap | None:
 
 def _products(sketch: Sketch, step: Step) -> Iterator[tuple[int, Use, Use]]:
     """(term, query, key) of the products of one query and one key in a step."""
-    for number, term in enumerate(sketch.terms_of(step.name)):
+    for number, term in enumerate(sketch.step[step.name].terms):
         query = only(use for use in term.factors if sketch.query in use.legs and sketch.key not in use.legs)
         key = only(use for use in term.factors if sketch.key in use.legs and sketch.query not in use.legs)
         if query is not None and key is not None:
@@ -97,7 +98,7 @@ def _products(sketch: Sketch, step: Step) -> Iterator[tuple[int, Use, Use]]:
 
 def heads(sketch: Sketch, at: AttentionMap) -> Legs:
     """The legs of the map other than the sequence legs."""
-    return tuple(leg for leg in sketch.step[at.box].legs if leg not in (sketch.query, sketch.key))
+    return without(sketch.step[at.box].legs, sketch.query, sketch.key)
 
 
 def reader(sketch: Sketch, box: str) -> ValueProduct | None:
@@ -105,7 +106,7 @@ def reader(sketch: Sketch, box: str) -> ValueProduct | None:
     forms, candidates, readers = [box], list[ValueProduct](), sketch.readers()
     for form in forms:  # the list grows during the loop
         for name in readers.get(form, ()):
-            if not sketch.terms_of(name):
+            if not sketch.step[name].terms:
                 return None
             if sketch.key not in sketch.step[name].legs:
                 candidates += _reads(sketch, name, form)
@@ -115,7 +116,7 @@ def reader(sketch: Sketch, box: str) -> ValueProduct | None:
 
 
 def _reads(sketch: Sketch, step: str, form: str) -> Iterator[ValueProduct]:
-    for number, term in enumerate(sketch.terms_of(step)):
+    for number, term in enumerate(sketch.step[step].terms):
         use = only(use for use in term.factors if use.name == form)
         value = only(use for use in term.factors if sketch.key in use.legs and use.name != form)
         if use is not None and value is not None and sketch.query not in value.legs:
@@ -130,9 +131,9 @@ def chain(sketch: Sketch, use: Use) -> list[str]:
         step = sketch.step[name]
         if step.box is not None and not keeps_legs(step):
             return []
-        if step.box is None and not len(step.op.uses) == len(sketch.terms_of(name)) == 1:
+        if step.box is None and not len(step.uses) == len(sketch.step[name].terms) == 1:
             return names
-        name = step.op.uses[0].name
+        name = step.uses[0].name
     return []
 
 
@@ -144,7 +145,7 @@ def projection(sketch: Sketch, use: Use) -> OperandPlace | None:
 
 def weights_in(sketch: Sketch, step: str) -> Iterator[OperandPlace]:
     """The weights in the products of a step."""
-    for number, term in enumerate(sketch.terms_of(step)):
+    for number, term in enumerate(sketch.step[step].terms):
         for use in term.factors:
             if use.name in sketch.tensors and sketch.tensors[use.name].role == "weights":
                 yield OperandPlace(step, number, use)
@@ -152,7 +153,7 @@ def weights_in(sketch: Sketch, step: str) -> Iterator[OperandPlace]:
 
 def source(sketch: Sketch, weight: OperandPlace) -> Use | None:
     """The input of a projection: the factor on a sequence leg with which the weight shares a summed leg."""
-    factors = sketch.terms_of(weight.step)[weight.term].factors
+    factors = sketch.step[weight.step].terms[weight.term].factors
     summed, sequences = {*weight.use.legs} - {*sketch.step[weight.step].legs}, {sketch.query, sketch.key}
     factor = only(use for use in factors if use != weight.use and summed & {*use.legs} and sequences & {*use.legs})
     return factor if len(factors) == 2 else None

@@ -18,9 +18,10 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.graph.text import call_text, sum_text, use_text
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate, parse, to_text
+from tensornet_attn.ir.steps import with_terms
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.schema import BOXES
-from tensornet_attn.rewrite.change import terms_of, with_terms, with_uses
+from tensornet_attn.rewrite.change import with_uses
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.report import words
 
@@ -79,16 +80,12 @@ class Sketch:
         """The steps that use each tensor or step, in order."""
         readers: dict[str, list[str]] = {}
         for step in self.step.values():
-            for name in dict.fromkeys(use.name for use in step.op.uses):
+            for name in dict.fromkeys(use.name for use in step.uses):
                 readers.setdefault(name, []).append(step.name)
         return readers
 
     def legs_of(self, name: str) -> Legs:
         return (self.tensors.get(name) or self.step[name]).legs
-
-    def terms_of(self, step: str) -> tuple[Term, ...]:
-        """The products that a step sums; empty for a box."""
-        return terms_of(self.step[step])
 
     def box_of(self, step: str) -> Box:
         """The box of a step. Raises Nowhere if the step is not a box."""
@@ -134,7 +131,7 @@ class Sketch:
         name, use = self.name(wanted), Use("", tuple(legs))
         for depth, op in zip(range(len(ops) - 1, -1, -1), ops, strict=True):
             step = Step(self.name(name + ".of" * depth), op(use) if callable(op) else op, use.legs)
-            use = Use(step.name, step.legs)
+            use = step.use
             index = list(self.step).index(before)
             steps = list(self.step.items())
             self.step = dict([*steps[:index], (step.name, step), *steps[index:]])
@@ -144,7 +141,7 @@ class Sketch:
         self, step: str, change: Callable[[Sequence[Use]], Iterable[Use]], term: int | None = None, legs: Legs = ()
     ) -> None:
         """Changes the factors of all terms of a step, or of one, and the legs of the step, if given."""
-        terms = list(self.terms_of(step))
+        terms = list(self.step[step].terms)
         for index in range(len(terms)) if term is None else (term,):
             terms[index] = replace(terms[index], factors=tuple(change(terms[index].factors)))
         self.step[step] = replace(with_terms(self.step[step], terms), legs=legs or self.step[step].legs)
@@ -291,7 +288,7 @@ def _prune(sketch: Sketch) -> None:
     live |= {step for step, _ in sketch.losses.values()}
     for step in reversed(sketch.step.values()):
         if step.name in live:
-            live |= {use.name for use in step.op.uses}
+            live |= step.reads
     sketch.tensors = {
         name: tensor for name, tensor in sketch.tensors.items() if name in live or tensor.role == "inputs"
     }
@@ -337,7 +334,7 @@ def _diagram_entry(step: Step, sketch: Sketch) -> Any:
     if box.mode not in (None, "none"):
         entry[OPS[box.kind].mode_key] = box.mode
     for role, use in box.operands:
-        if role != "by" or use != box.operand("of"):
+        if role != "by" or use != box.of:
             nested = use.name == f"{step.name}.{role}"
             alone = use.name if use.legs == sketch.legs_of(use.name) else use_text(use)
             entry[role] = _diagram_entry(sketch.step[use.name], sketch) if nested else alone
@@ -377,7 +374,7 @@ def wire(sketch: Sketch, starts: Iterable[Slot], cut: Cut = frozenset()) -> Slot
     starts, bonds = list(starts), networkx.Graph()  # nodes: slots, and (step, leg) pairs that connect them
     bonds.add_nodes_from(starts)
     for step in sketch.step.values():
-        attached = (use for use in step.op.uses if (step.name, use.name) not in cut)
+        attached = (use for use in step.uses if (step.name, use.name) not in cut)
         for name, legs in ((step.name, step.legs), *((use.name, use.legs) for use in attached)):
             bonds.add_edges_from(((name, position), (step.name, leg)) for position, leg in enumerate(legs))
     connected = set[Any]().union(*(networkx.node_connected_component(bonds, slot) for slot in starts))

@@ -253,13 +253,13 @@ def width_of(space: Space) -> int:
     for name, content in space.bases.items():
         graph = build(compiler.load(dict(content)))
         inputs = graph.of_role("input")
-        legs = [leg for leg in inputs[0].legs if graph.leg[leg].size is not None] if inputs else []
+        legs = [leg for leg in inputs[0].legs if graph.size_of(leg) is not None] if inputs else []
         if len(legs) != 1 or len(inputs[0].legs) != 2:
             raise InputError(
                 f"base '{name}' is not a layer of a model: give its input a sequence leg and then its width, e.g. n f."
             )
         (leg,) = legs
-        sizes = [*space.legs[leg]] if leg in space.legs else [graph.leg[leg].size]
+        sizes = [*space.legs[leg]] if leg in space.legs else [graph.size_of(leg)]
         if len(sizes) > 1:
             raise InputError(
                 f"leg '{leg}' of '{name}' is the width of the model, which must not vary: give it one size in the "

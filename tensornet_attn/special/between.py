@@ -14,10 +14,11 @@ from typing import Any
 
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
-from tensornet_attn.graph.attention import MapReader, attentions, behind, map_of
+from tensornet_attn.graph.attention import MapReader, ahead, attentions, behind, map_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import within, without
+from tensornet_attn.ops import operation_of
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.expression import SumText, parse_sum_text
 from tensornet_attn.spec.read import load
@@ -67,7 +68,7 @@ def between(design: Design) -> AttentionCore:
     if reader is None or sequences != [[graph.query], [graph.key], [graph.key]]:
         raise InputError(f"{graph.name}: it does not weigh its last input by scores of the other two.")
     other_legs = [[leg for leg in row if not graph.leg[leg].sequence] for row in rows]
-    heads = tuple(tuple(leg for leg in row if leg in reader.use.legs) for row in other_legs)
+    heads = tuple(within(row, reader.use.legs) for row in other_legs)
     widths = [[leg for leg in row if leg not in reader.use.legs] for row in other_legs]
     output = graph.legs_of(graph.output)
     if any(len(width) != 1 for width in widths) or widths[0] != widths[1]:
@@ -89,18 +90,16 @@ def scaled_by_queries(graph: Graph) -> bool:
     Terms of constants only, such as ALiBi's, are not scaled.
     """
     query, *rest = (tensor.name for tensor in graph.of_role("input"))
-    inputs, linear = {query, *rest}, {query: True}
+    inputs, linear = ahead(graph.steps, (query, *rest)), {query: True}
     scores = {attention.of.name for attention in attentions(graph).values()}
     for step in graph.steps:
-        if not inputs.isdisjoint(use.name for use in step.op.uses):
-            inputs.add(step.name)
-        if linear.keys().isdisjoint(use.name for use in step.op.uses):
+        if linear.keys().isdisjoint(step.reads):
             continue
-        terms = [term.factors for term in step.contraction.terms] if step.contraction else [step.op.uses]
+        terms = [term.factors for term in step.terms] if step.contraction else [step.uses]
         if step.name in scores:
             terms = [term for term in terms if not inputs.isdisjoint(use.name for use in term)]
         single = all([linear.get(use.name) for use in term if use.name in linear] == [True] for term in terms)
-        linear[step.name] = single and (step.box is None or OPS[step.box.kind].linear)
+        linear[step.name] = single and (step.box is None or operation_of(step).linear)
     return all(linear.get(name) for name in scores)
 
 
@@ -158,7 +157,7 @@ def _sides(graph: Graph, reader: MapReader) -> dict[tuple[str, ...], str]:
 
 def _projection(graph: Graph, step: Step) -> tuple[str, ...] | None:
     """The names of the input and the weight if a step is a projection of single positions, else None."""
-    terms = step.contraction.terms if step.contraction is not None else ()
+    terms = step.terms
     if len(terms) != 1 or terms[0].coefficient != ONE or len(terms[0].factors) != 2:
         return None
     roles = {graph.tensor[use.name].role: use for use in terms[0].factors if use.name in graph.tensor}
@@ -188,4 +187,4 @@ def _unprojected(expression: Any, graph: Graph) -> tuple[Any, set[str]]:
     rest = [leg.name for leg in tree.legs if leg.name != width]
     cut = expression.index("->")
     before = f"{expression[: use.span[0]]}{expression[use.span[1] : cut]}".strip()
-    return f"{before} -> {' '.join([*rest, *(leg for leg in names if leg != width)])}", {use.name}
+    return f"{before} -> {' '.join([*rest, *without(names, width)])}", {use.name}

@@ -8,7 +8,8 @@ from functools import partial
 
 from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import within, without
+from tensornet_attn.ops import OPS, operation_of
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of
@@ -24,7 +25,7 @@ def tile_program(graph: Graph, step: Step, most: int = MOST, biased: bool = Fals
     op = with_hiding(graph, step)
     heads, whole, widths = sides_of(graph, op, most)
     places = relative(graph, op)
-    order = (str(graph.query), str(graph.key), *places, *widths)
+    order = (graph.query, str(graph.key), *places, *widths)
     return Builder(graph, step, op, heads, whole, widths, places, Nodes(order, RESERVED), biased).program()
 
 
@@ -77,15 +78,15 @@ class Builder(Steps):
     def axes(self, legs: tuple[str, ...]) -> Axes:
         sides = {*self.nodes.pair, *self.places} & {*legs}
         sides |= {axis for axis, width in self.widths.items() if {*width} & {*legs}}
-        axes = tuple(axis for axis in self.nodes.order if axis in sides)
+        axes = within(self.nodes.order, sides)
         if len(axes) > 2:
             raise Unfit(f"a tile would have more than two sides: {', '.join(axes)}")
         return axes
 
     def arranged(self, legs: tuple[str, ...]) -> tuple[str, ...]:
         """The legs in the order of operands and results: heads, sequence, width."""
-        heads = tuple(leg for leg in self.heads if leg in legs)
-        long = tuple(leg for leg in self.nodes.pair if leg in legs)
+        heads = within(self.heads, legs)
+        long = within(self.nodes.pair, legs)
         return heads + long + tuple(leg for width in self.widths.values() for leg in width if leg in legs)
 
     # values of uses
@@ -119,7 +120,7 @@ class Builder(Steps):
     def operand(self, use: Use) -> tuple[Axes, int]:
         """The axes of an operand, and its number."""
         if use not in self.operands:
-            heads = tuple(leg for leg in self.heads if leg in use.legs)
+            heads = within(self.heads, use.legs)
             axes = self.axes(use.legs)
             missing = [leg for axis in axes if axis in self.widths for leg in self.widths[axis] if leg not in use.legs]
             if missing:
@@ -166,14 +167,14 @@ class Builder(Steps):
         index = self.indices(step.legs)
         variables = self.index_of(step.legs, index)
         if step.box is not None:
-            operation = OPS[step.box.kind]
+            operation = operation_of(step)
             maps = operation.tile_summed(_BoxTiles(self, step, index), step, step.box)
             if maps is None:
                 raise Unfit(f"'{step.name}' ends a kernel with a '{step.box.kind}', which kernels cannot end with")
             return Exit(variables, self.inside(maps), None, log=operation.log_of_sum)
-        if step.contraction is None or len(step.contraction.terms) != 1:
+        if len(step.terms) != 1:
             raise Unfit(f"'{step.name}' reads values of queries x keys, but not in a single product")
-        (term,) = step.contraction.terms
+        (term,) = step.terms
         return self.reading(step, term, index, variables)
 
     def inside(self, x: Node) -> Node:
@@ -203,7 +204,7 @@ class _BoxTiles(BoxTiles[Builder]):
 
     def entry(self, use: Use, leg: str) -> Node:
         (query, key), maker, name = self.nodes.pair, self.maker, self.step.name
-        heads = tuple(head for head in maker.heads if head in use.legs)
+        heads = within(maker.heads, use.legs)
         if others := {*use.legs} - {*heads, query, leg}:
             raise Unfit(f"'{name}' would have the leg '{min(others)}' of '{use.name}' in addition to queries and keys")
         if any(step.name == use.name for step in maker.op.body):
@@ -220,7 +221,7 @@ class _BoxTiles(BoxTiles[Builder]):
         x, maker, step = self.value(use), self.maker, self.step
         if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' has a tile of {' '.join(x.axes) or 'one number'}, not of queries x keys")
-        others = tuple(leg for leg in use.legs if leg not in self.nodes.pair)
+        others = without(use.legs, *self.nodes.pair)
         if maker.others not in (None, others):
             raise Unfit(
                 f"'{step.name}' and a box before it have different legs, so one mask of the call cannot fit both"
@@ -257,7 +258,7 @@ class _BoxTiles(BoxTiles[Builder]):
             return x
         if x.axes != self.nodes.pair:
             raise Unfit(f"'{step.name}' drops entries of {' '.join(x.axes) or 'one number'}, not of queries x keys")
-        heads = tuple(leg for leg in maker.heads if leg in step.legs)
+        heads = within(maker.heads, step.legs)
         data = (maker.stream(step.name), probability, heads, maker.index_of(heads, self.index))
         return self.nodes.node("drop", (x,), x.axes, step.name, data)
 

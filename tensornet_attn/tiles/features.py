@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
+from tensornet_attn.ir.steps import within
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.given import KernelTiles
 from tensornet_attn.tiles.derive import RULES, Backward
@@ -71,7 +72,7 @@ class _Feature(Steps):
     operands: dict[Use, TileOperand] = field(default_factory=dict)
 
     def size(self, leg: str) -> int:
-        return self.graph.leg[leg].size or 1
+        return self.graph.size_of(leg) or 1
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
         return ()
@@ -83,7 +84,7 @@ class _Feature(Steps):
         if use.name in self.inside:
             return self.tile(self.inside[use.name], index)
         around = {self.row, *self.columns, *self.heads}
-        small = tuple(leg for leg in self.graph.leg if leg in {*use.legs} - around)
+        small = within(self.graph.leg, {*use.legs} - around)
         sides = {"row": self.row in use.legs, "column": bool({*self.columns} & {*use.legs})}
         self.operands.setdefault(use, TileOperand(use, small, tuple(side for side, has in sides.items() if has)))
         number = [*self.operands].index(use)

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from math import prod
 
 from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
-from tensornet_attn.ops import OPS
+from tensornet_attn.ir.steps import without
+from tensornet_attn.ops import operation_of
 from tensornet_attn.tiles.program import Unfit
 
 MOST, DRAWN = 2, 4  # result tiles of a program that share other tiles, or noise: so many leave room for large blocks
@@ -38,7 +39,7 @@ def quadratic(graph: Graph, legs: Iterable[str]) -> bool:
 
 
 def unbounded(graph: Graph, leg: str) -> bool:
-    return graph.leg[leg].kind == "relative" and graph.leg[leg].size is None
+    return graph.leg[leg].kind == "relative" and graph.size_of(leg) is None
 
 
 def made_inside(graph: Graph, use: Use) -> bool:
@@ -61,7 +62,7 @@ def sides_of(
     while True:
         heads, whole = _heads(graph, op, separate, most)
         widths = _widths(graph, op, heads)
-        long = {str(graph.query), str(graph.key), *relative(graph, op)}
+        long = {graph.query, str(graph.key), *relative(graph, op)}
         if taken := RESERVED & {*long, *("_".join(legs) for legs in widths.values())}:
             raise Unfit(f"the name '{min(taken)}' of a leg is reserved in kernels")
         overlaps = [
@@ -77,9 +78,7 @@ def sides_of(
 
 def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
     """The leg of relative positions in a body, if there is one; it is a side of tiles too. Raises Unfit."""
-    legs = (
-        leg for step in op.body for step_legs in (step.legs, *(use.legs for use in step.op.uses)) for leg in step_legs
-    )
+    legs = (leg for step in op.body for step_legs in (step.legs, *(use.legs for use in step.uses)) for leg in step_legs)
     relative_legs = tuple(dict.fromkeys(leg for leg in legs if unbounded(graph, leg)))
     if len(relative_legs) > 1:
         raise Unfit(f"'{relative_legs[0]}' and '{relative_legs[1]}' are both relative positions")
@@ -88,7 +87,7 @@ def relative(graph: Graph, op: Kernel) -> tuple[str, ...]:
 
 def tables(graph: Graph, op: Kernel) -> dict[str, str]:
     """For each tensor that is read by the distance of query and key: its name, and its relative leg of fixed size."""
-    shifts = (step.box for step in op.body if step.box is not None and OPS[step.box.kind].makes_leg)
+    shifts = (step.box for step in op.body if step.box is not None and operation_of(step).makes_leg)
     return {box.uses[0].name: str(box.leg) for box in shifts if not unbounded(graph, str(box.leg))}
 
 
@@ -120,7 +119,7 @@ def _wide(graph: Graph, op: Kernel) -> Iterator[tuple[str, ...]]:
     """The other legs of each value of queries x keys, or of queries x relative positions."""
     pair = (graph.query, graph.key)
     for step in op.body:
-        for legs in (step.legs, *(use.legs for use in step.op.uses)):
+        for legs in (step.legs, *(use.legs for use in step.uses)):
             if quadratic(graph, legs):
                 yield tuple(leg for leg in legs if leg not in pair and not unbounded(graph, leg))
 
@@ -129,13 +128,13 @@ def _scores(graph: Graph, step: Step, heads: Iterable[str]) -> bool:
     """Whether a step computes values of queries x keys by a product that sums a width; sharing these saves work."""
     if step.contraction is None or not quadratic(graph, step.legs):
         return False
-    return any(leg not in heads and leg not in step.legs for use in step.op.uses for leg in use.legs)
+    return any(leg not in heads and leg not in step.legs for use in step.uses for leg in use.legs)
 
 
 def _mixed(step: Step) -> Iterator[str]:
     """The legs that a step sums, or along which it combines values."""
     if step.contraction is not None:
-        yield from (leg for use in step.op.uses for leg in use.legs if leg not in step.legs)
+        yield from (leg for use in step.uses for leg in use.legs if leg not in step.legs)
     elif step.box is not None and step.box.leg is not None:
         yield from (step.box.leg, *step.box.parts)
 
@@ -143,7 +142,7 @@ def _mixed(step: Step) -> Iterator[str]:
 def _renamed(op: Kernel, step: Step) -> Iterator[str]:
     """The legs that a step reads under another name, with both names: such reads are tile by tile."""
     body_legs = {body_step.name: body_step.legs for body_step in op.body}
-    for use in step.op.uses:
+    for use in step.uses:
         for pair in zip(body_legs.get(use.name, use.legs), use.legs, strict=True):
             yield from pair if pair[0] != pair[1] else ()
 
@@ -153,19 +152,19 @@ def _widths(graph: Graph, op: Kernel, heads: Iterable[str]) -> dict[frozenset[st
     outside = {*heads, graph.query, graph.key, *relative(graph, op), *tables(graph, op).values()}
     widths: dict[frozenset[str], tuple[str, ...]] = {}
     for step in op.body:
-        for legs in (step.legs, *(use.legs for use in step.op.uses)):
-            width = tuple(leg for leg in legs if leg not in outside)
+        for legs in (step.legs, *(use.legs for use in step.uses)):
+            width = without(legs, *outside)
             if width:
                 widths.setdefault(frozenset(width), width)
     return widths
 
 
 def _uses(op: Kernel) -> Iterator[Use]:
-    yield from (use for step in op.body for use in step.op.uses)
+    yield from (use for step in op.body for use in step.uses)
 
 
 def _size(graph: Graph, leg: str) -> int:
-    size = graph.leg[leg].size
+    size = graph.size_of(leg)
     if size is None:
         raise Unfit(f"values of queries x keys have the leg '{leg}', whose size is known only at run time")
     return size

@@ -16,6 +16,7 @@ from typing import Any
 
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Binary, FunctionCall, Name, Number
+from tensornet_attn.ir.steps import within
 from tensornet_attn.tiles.conditions import MaskConditions
 
 Axes = tuple[str, ...]
@@ -101,11 +102,11 @@ class Nodes:
         self, op: str, args: Iterable[Node], axes: Iterable[str], name: str = "", data: tuple[Any, ...] = ()
     ) -> Node:
         args, wanted = tuple(args), frozenset(axes)
-        sides = tuple(axis for axis in self.order if axis in wanted)
+        sides = within(self.order, wanted)
         key = (op, tuple(map(id, args)), sides, data)
         if key not in self.interned:
             free = {*variables(data)} | {head for arg in args for head in arg.heads}.difference(bound(op, data))
-            heads = tuple(variable for variable in self.sizes if variable in free)
+            heads = within(self.sizes, free)
             self.interned[key] = Node(op, args, sides, name, data, heads)
         return self.interned[key]
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.ir.arithmetic import ONE
+from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ops import MAPS, OPS
 from tensornet_attn.tiles.derive import RULES, Backward
 from tensornet_attn.tiles.legs import made_inside, unbounded
@@ -51,7 +52,7 @@ class RowsProgram:
 def rows_program(graph: Graph) -> RowsProgram:
     """The program of a graph whose output has query rows."""
     places = tuple(leg.name for leg in graph.legs if unbounded(graph, leg.name))
-    nodes = Nodes((str(graph.query), str(graph.key), *places), dynamic=True)
+    nodes = Nodes((graph.query, str(graph.key), *places), dynamic=True)
     for leg in graph.legs:
         if leg.name not in nodes.order:
             nodes.variable(leg.name, leg.size or 1)
@@ -71,7 +72,7 @@ class _Rows(Steps):
 
     def axes(self, legs: Iterable[str]) -> Axes:
         wanted = {*legs}
-        return tuple(axis for axis in self.nodes.order if axis in wanted)
+        return within(self.nodes.order, wanted)
 
     def index_of(self, legs: Iterable[str]) -> At:
         wanted = {*legs}
@@ -114,7 +115,7 @@ class _Rows(Steps):
         if "scale" in numbers:
             args[0] = self.nodes.scaled(args[0], numbers["scale"], f"{step.name}.of")
             step = replace(step, op=replace(box, numbers=tuple((numbers | {"scale": ONE}).items())))
-        reduced = tuple(leg for leg in box.acting if leg in self.nodes.sizes and leg not in step.legs)
+        reduced = within(without(box.acting, *step.legs), self.nodes.sizes)
         data = (step, self.index_of(step.legs), reduced)
         return self.nodes.node("box", args, self.axes(step.legs), step.name, data)
 

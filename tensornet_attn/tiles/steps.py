@@ -36,7 +36,7 @@ class Steps(ABC):
 
     def tile(self, step: Step, index: Index) -> Node:
         if step.contraction is not None:
-            return self.nodes.add([self.term(step, term, index) for term in step.contraction.terms], step.name)
+            return self.nodes.add([self.term(step, term, index) for term in step.terms], step.name)
         assert step.box is not None
         return self.box(step, step.box, index)
 

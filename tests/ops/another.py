@@ -9,9 +9,9 @@ from math import inf
 from typing import Any
 
 from tensornet_attn.ir.areas import Area
-from tensornet_attn.ir.steps import Box, Step
+from tensornet_attn.ir.steps import Box, Step, without
 from tensornet_attn.ops import ElementwiseMap, Mask, Operation
-from tensornet_attn.ops.operation import axis_of, dim_of, without
+from tensornet_attn.ops.operation import axis_of, dim_of
 from tensornet_attn.ops.schema import BoxModel, LegName, Masks, Operand
 
 LOGSIGMOID = ElementwiseMap(

@@ -134,7 +134,7 @@ class Catalogue:
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
             return None
-        sizes = [entry.graph.leg[leg].size for leg in entry.graph.of_role("input")[0].legs]
+        sizes = [entry.graph.size_of(leg) for leg in entry.graph.of_role("input")[0].legs]
         width = [1, *(size for size in sizes if size is not None)][-1]
         if (name, width) not in self._resized:
             self._resized[name, width] = CatalogueEntry(_resized(self.entries[name].graph, width))

@@ -32,13 +32,7 @@ def row_sums(region: TritonRegion, grads: Gradients, leaves: Leaves) -> str:
 
 def add_row_sums(region: TritonRegion, kernel: KernelText, node: Node, summand: Node, query: str) -> None:
     sums = kernel.carry(f"sums_{node.data[0]}", BEFORE, f"tl.zeros({shape(region.program, summand.axes)}, SUMS)")
-    kernel.add(
-        INSIDE,
-        lambda: kernel.assign(sums, kernel.scope.ref(summand, summand.axes), adds=True),
-        [summand],
-        summand.heads,
-        [sums],
-    )
+    kernel.add_sum(sums, summand)
 
     def stored() -> list[str]:
         return [
@@ -173,7 +167,7 @@ def looped(region: TritonRegion, leaves: Iterable[Node]) -> str | None:
 
 def numbers_of(region: TritonRegion, legs: Iterable[str]) -> int:
     """Elements of a tensor for one query and one key."""
-    return prod(region.graph.leg[leg].size or 1 for leg in legs)
+    return prod(region.graph.size_of(leg) or 1 for leg in legs)
 
 
 def wanted(region: TritonRegion, leaves: Leaves) -> list[str]:
@@ -230,7 +224,7 @@ def store_gradient(
 
     def multiplied() -> str:
         numbers, total = carried or ([], gradient)
-        return " * ".join([*(scope.ref(node.args[0], ()) for node in numbers), scope.ref(total, total.axes)])
+        return " * ".join([*(scope.ref(node.args[0], ()) for node in numbers), scope.ref(total)])
 
     if carried is not None:
         kernel.add(LAST, lambda: store("lead", multiplied()), (), leaf.heads)

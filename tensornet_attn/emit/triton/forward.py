@@ -27,7 +27,7 @@ def forward(region: TritonRegion) -> str:
     sides = "[:, None]" if len(summand.axes) == 2 else ""
     out = kernel.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
     if map_node.op == "normalize":
-        add_read(kernel, out, summand)
+        kernel.add_sum(out, summand)
         store_out(
             region, kernel, lambda: f"{kernel.entry(out)} * {divisor('inverse_of', region, kernel, map_node)}{sides}"
         )
@@ -35,8 +35,8 @@ def forward(region: TritonRegion) -> str:
     alpha = kernel.alpha(map_node)
 
     def rescaled() -> list[str]:
-        rows = kernel.scope.ref(alpha, alpha.axes)
-        return kernel.assign(out, f"{kernel.entry(out)} * {rows}{sides} + {kernel.scope.ref(summand, summand.axes)}")
+        rows = kernel.scope.ref(alpha)
+        return kernel.assign(out, f"{kernel.entry(out)} * {rows}{sides} + {kernel.scope.ref(summand)}")
 
     def divided() -> str:
         row_max, row_sum = (
@@ -65,19 +65,9 @@ def statistics(region: TritonRegion) -> str:
 def second(region: TritonRegion) -> str:
     kernel, summand = region.open(region.program.query), region.program.read()
     out = kernel.carry("acc", BEFORE, f"tl.zeros({shape(region.program, region.program.axes)}, SUMS)")
-    add_read(kernel, out, summand)
+    kernel.add_sum(out, summand)
     store_out(region, kernel, lambda: kernel.entry(out))
     return region.source(kernel, "forward", "recomputed maps times values", ["out", "lse"], ["out"])
-
-
-def add_read(kernel: KernelText, out: Accumulator, summand: Node) -> None:
-    kernel.add(
-        INSIDE,
-        lambda: kernel.assign(out, kernel.scope.ref(summand, summand.axes), adds=True),
-        [summand],
-        summand.heads,
-        [out],
-    )
 
 
 def sink_of(map_node: Node) -> tuple[Node, ...]:
@@ -126,8 +116,8 @@ def add_rows(kernel: KernelText, map_node: Node) -> None:
     node = kernel.scope.instead[map_node]
 
     def lines() -> list[str]:
-        rows = f"tl.sum({kernel.scope.ref(node, node.axes)}, 1)"
-        return kernel.assign(row_sum, f"{kernel.entry(row_sum)} * {kernel.scope.ref(alpha, alpha.axes)} + {rows}")
+        rows = f"tl.sum({kernel.scope.ref(node)}, 1)"
+        return kernel.assign(row_sum, f"{kernel.entry(row_sum)} * {kernel.scope.ref(alpha)} + {rows}")
 
     kernel.add(INSIDE, lines, [node, alpha], node.heads, [row_sum])
 

@@ -74,6 +74,16 @@ class KernelText:
             (section, Statement(tuple(heads), tuple(reads), lines, carried=tuple(carried), in_parts=parts))
         )
 
+    def add_sum(self, accumulator: Accumulator, summand: Node) -> None:
+        """Adds a node to an accumulator in each step of the loop."""
+        self.add(
+            INSIDE,
+            lambda: self.assign(accumulator, self.scope.ref(summand), adds=True),
+            [summand],
+            summand.heads,
+            [accumulator],
+        )
+
     def carry(self, wish: str, section: int, start: str | Callable[[], str]) -> Accumulator:
         """Adds an accumulator that is initialised in a section."""
         accumulator = Accumulator(self.scope.new_name(wish))

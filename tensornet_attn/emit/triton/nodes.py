@@ -118,11 +118,12 @@ class KernelNames:
         """Whether a tile is still in the dtype it was loaded in."""
         return node.op in ("load", "gradient") and self.raw_axes(node.axes)
 
-    def ref(self, node: Node, axes: Axes, exact: bool = True, factor: bool = False) -> str:
-        """A node as an argument of a node with these sides; `exact`: in the dtype of sums.
+    def ref(self, node: Node, axes: Axes | None = None, exact: bool = True, factor: bool = False) -> str:
+        """A node as an argument of a node with these sides, or its own; `exact`: in the dtype of sums.
 
         `factor`: the node is multiplied or subtracted, so that a nested sum is put in parentheses.
         """
+        axes = node.axes if axes is None else axes
         node = self.instead.get(node, node)
         if node.op == "number":
             return self.numbers(node)
@@ -184,7 +185,7 @@ def _dot(scope: KernelNames, node: Node) -> str:
 
 def _sum(scope: KernelNames, node: Node) -> str:
     (arg,), (axis,) = node.args, node.data
-    expression = scope.ref(arg, arg.axes)
+    expression = scope.ref(arg)
     return f"tl.sum({expression}, {scope.sides(arg.axes).index(axis)})"
 
 
@@ -202,7 +203,7 @@ def _shift(scope: KernelNames, node: Node) -> str:
 
 def _unshift(scope: KernelNames, node: Node) -> str:
     (arg,), (n, m) = node.args, node.args[0].axes
-    return f"at_places({scope.ref(arg, arg.axes)}, {n}_block, {m}_block, {node.axes[1]}_block)"
+    return f"at_places({scope.ref(arg)}, {n}_block, {m}_block, {node.axes[1]}_block)"
 
 
 def _distance(scope: KernelNames, node: Node) -> str:
@@ -396,7 +397,7 @@ def _scaled(scope: KernelNames, node: Node) -> str:
 
 
 def _power(scope: KernelNames, node: Node) -> str:
-    x, highest = (scope.ref(arg, arg.axes) for arg in node.args)
+    x, highest = (scope.ref(arg) for arg in node.args)
     return f"power({x}, 1.0, MASK, {highest})"
 
 

@@ -17,7 +17,7 @@ def online_map(kernel: KernelText, node: Node, statement: Statement) -> Statemen
 
         def normalize() -> list[str]:
             masked = f"where_visible({kernel.scope.ref(x, node.axes)}, {kernel.scope.ref(seen, node.axes)}, edge, 0.0)"
-            block_sums = f"tl.sum({kernel.scope.ref(node, node.axes)}, 1)"
+            block_sums = f"tl.sum({kernel.scope.ref(node)}, 1)"
             return [*kernel.let(node, INSIDE, masked), *kernel.assign(row_sum, block_sums, adds=True)]
 
         statement.lines = normalize
@@ -39,8 +39,8 @@ def highest(kernel: KernelText, node: Node, statement: Statement) -> Statement:
     statement.carried, statement.makes = (row_max,), (kernel.alpha(node), node)
 
     def lines() -> list[str]:
-        maxima = f"higher(tl.max({kernel.scope.ref(scores, scores.axes)}, 1), 1.0, MASK, {kernel.entry(row_max)})"
-        return [*several(kernel, statement, maxima, node), *kernel.assign(row_max, kernel.scope.ref(node, node.axes))]
+        maxima = f"higher(tl.max({kernel.scope.ref(scores)}, 1), 1.0, MASK, {kernel.entry(row_max)})"
+        return [*several(kernel, statement, maxima, node), *kernel.assign(row_max, kernel.scope.ref(node))]
 
     statement.lines = lines
     return statement

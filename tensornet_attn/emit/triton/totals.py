@@ -22,13 +22,7 @@ def add_totals(
 def add_total(region: TritonRegion, kernel: KernelText, total: Node, summand: Node, section: int) -> None:
     start = f"tl.zeros({shape(region.program, total.axes) if total.axes else '()'}, SUMS)"
     accumulator = kernel.carry(kernel.scope.label(total), section, start)
-    kernel.add(
-        INSIDE,
-        lambda: kernel.assign(accumulator, kernel.scope.ref(summand, summand.axes), adds=True),
-        [summand],
-        summand.heads,
-        [accumulator],
-    )
+    kernel.add_sum(accumulator, summand)
     kernel.scope.totals[total.data[0]] = lambda read: kernel.entry(accumulator, index_of(total, read))
     kernel.accumulators += kernel.widths_of(total)
 
@@ -38,7 +32,7 @@ def add_number(region: TritonRegion, kernel: KernelText, total: Node, tile: Node
     rows, columns = shape(kernel.program, kernel.scope.pair)[1:-1].split(", ")
 
     def lines() -> list[str]:
-        return kernel.assign(accumulator, f"in_parts({kernel.scope.ref(tile, tile.axes)}, PARTS)", adds=True)
+        return kernel.assign(accumulator, f"in_parts({kernel.scope.ref(tile)}, PARTS)", adds=True)
 
     accumulator = kernel.carry(
         kernel.scope.label(total), section, f"tl.zeros((parts_of({rows}, {columns}, PARTS),), SUMS)"

@@ -7,6 +7,7 @@ from functools import partial
 from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
+from tensornet_attn.ir.steps import without
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
 from tensornet_attn.search.roles import AttentionMap, chain, heads, only, projection, reader, source
@@ -40,7 +41,7 @@ def mixture(sketch: Sketch, at: AttentionMap, r: int, way: str, keys: str) -> No
         shift = sketch.weight("b", (leg, *legs), "normal(1)")
         sketch.grow(names, leg)
         step = sketch.step[names[-1]]
-        shifted = Contraction((*sketch.terms_of(step.name), Term(ONE, (shift,))))
+        shifted = Contraction((*sketch.step[step.name].terms, Term(ONE, (shift,))))
         sketch.step[step.name] = Step(step.name, shifted, step.legs)
     if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         _blend(sketch, at, leg)
@@ -51,7 +52,7 @@ def mixture(sketch: Sketch, at: AttentionMap, r: int, way: str, keys: str) -> No
 
 def _key(sketch: Sketch, at: AttentionMap) -> Use:
     """The use of the key in the scores, with its current legs."""
-    return next(use for use in sketch.terms_of(at.scores)[at.term].factors if use.name == at.key.name)
+    return next(use for use in sketch.step[at.scores].terms[at.term].factors if use.name == at.key.name)
 
 
 def _blend(sketch: Sketch, at: AttentionMap, leg: str) -> None:
@@ -69,7 +70,7 @@ def _blend(sketch: Sketch, at: AttentionMap, leg: str) -> None:
 def _sum_up(sketch: Sketch, at: AttentionMap, leg: str, way: str) -> None:
     """Adds the terms of the mixture to the scores, and a box over r before the softmax."""
     step, scale, key = sketch.step[at.scores], sketch.box_of(at.box).number("scale"), _key(sketch, at)
-    (term,) = sketch.terms_of(at.scores)
+    (term,) = sketch.step[at.scores].terms
     heads = [score_leg for score_leg in step.legs if score_leg in at.key.legs and score_leg != sketch.key]
     terms = [Term(scale, term.factors)]
     if way != "hard":
@@ -91,7 +92,7 @@ def kernel(sketch: Sketch, at: AttentionMap, map: str) -> None:
     box = _softmax(sketch, at)
     scores, inside = _features(sketch, at, map, "", at.scores), sketch.step[at.scores]
     sketch.step[at.scores] = Step(at.scores, scores, inside.legs)
-    normaliser = _normalise(box, map, box.operand("of"), box.masks)
+    normaliser = _normalise(box, map, box.of, box.masks)
     sketch.step[at.box] = Step(at.box, normaliser, sketch.step[at.box].legs)
 
 
@@ -105,7 +106,7 @@ def _softmax(sketch: Sketch, at: AttentionMap) -> Box:
 
     Its operand must be a single product in which only query and key have sequence legs.
     """
-    box, term = sketch.box_of(at.box), need(only(sketch.terms_of(at.scores)))
+    box, term = sketch.box_of(at.box), need(only(sketch.step[at.scores].terms))
     others = [use for use in term.factors if use not in (at.query, at.key)]
     weighting = weighting_of(sketch.step[at.box], sketch.key)
     need(isinstance(weighting, SoftmaxOfScores) and weighting.sink is None and box.uses[0].name == at.scores)
@@ -116,7 +117,7 @@ def _softmax(sketch: Sketch, at: AttentionMap) -> Box:
 def _features(sketch: Sketch, at: AttentionMap, map: str, number: str, before: str) -> Contraction:
     """Adds phi(Q) and phi(K) before a step, and returns the product of the scores with them."""
     features: dict[Use, Use] = {}
-    (term,) = sketch.terms_of(at.scores)
+    (term,) = sketch.step[at.scores].terms
     for use in term.factors:
         name, function = {at.query: ("phiQ", map), at.key: ("phiK", map)}.get(use, ("mixture", "softplus"))
         origin = Use(use.name, sketch.legs_of(use.name))
@@ -162,7 +163,7 @@ def delta(sketch: Sketch, at: AttentionMap, map: str) -> None:
     """
     map_reader, source_use = need(reader(sketch, at.box)), need(source(sketch, need(projection(sketch, at.key))))
     leg, query, key = need(only(summed_legs(sketch, at))), str(sketch.query), str(sketch.key)
-    heads = tuple(map_leg for map_leg in map_reader.map.legs if map_leg not in (query, key))
+    heads = without(map_reader.map.legs, query, key)
     need(
         sketch.head.get("causal") is not False
         and {*heads} <= {*map_reader.value.legs}
@@ -202,7 +203,7 @@ def _fast_weights(
         sketch.put(f"fast{name}", use.legs, before, mapped(map)(use), divided)
         for name, use in (("Q", at.query), ("K", at.key))
     )
-    weight = sketch.weight("Wb", (*(source_leg for source_leg in source_use.legs if source_leg != sketch.key), *heads))
+    weight = sketch.weight("Wb", (*without(source_use.legs, sketch.key), *heads))
     rate = sketch.put("rate", (str(sketch.key), *heads), before, product(source_use, weight), mapped("sigmoid"))
     operands = (("query", query), ("key", key), ("value", value), ("rate", rate))
     rule = Box("delta_rule", sketch.key, operands, (("eps", parse(0)),), mode="read")

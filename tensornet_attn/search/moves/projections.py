@@ -85,7 +85,7 @@ def _init_by_fan_in(sketch: Sketch) -> None:
     for name, declared in sketch.tensors.items():
         if declared.role == "weights" and "init" not in declared.rest and len(declared.legs) > 1:
             step = sketch.step[readers[name][0]]
-            use = next(use for use in step.op.uses if use.name == name)
+            use = next(use for use in step.uses if use.name == name)
             summed = [
                 declared_leg for declared_leg, leg in zip(declared.legs, use.legs, strict=True) if leg not in step.legs
             ]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, parse
+from tensornet_attn.ir.steps import within
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.roles import AttentionMap, ValueProduct, only, reader
 from tensornet_attn.search.sketch import Legs, Sketch, SlotWire, mapped, need, product, relabel, slot_of, swapped, wire
@@ -25,7 +26,7 @@ class Side:
 
 def side(sketch: Sketch, at: AttentionMap, leg: str) -> Side:
     """The wire of a leg from the product of the scores upwards. Raises Nowhere if it reaches the map another way."""
-    cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
+    cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].uses)
     above = wire(sketch, [slot_of(use, leg) for use in (at.query, at.key)], cut)
     need(not {at.scores, at.box} & above.owners and sketch.free(above))
     return Side(leg, above)
@@ -43,8 +44,8 @@ def summed_legs(sketch: Sketch, at: AttentionMap) -> list[str]:
 
 def plain_product(sketch: Sketch, at: AttentionMap) -> bool:
     """Whether the operand of the box is a single product of query and key."""
-    term = only(sketch.terms_of(at.scores))
-    direct = sketch.step[at.box].op.uses[0].name == at.scores
+    term = only(sketch.step[at.scores].terms)
+    direct = sketch.step[at.box].uses[0].name == at.scores
     return direct and term is not None and len(term.factors) == 2 and term.coefficient == ONE
 
 
@@ -150,7 +151,7 @@ def _left(sketch: Sketch, at: AttentionMap, head: Side, inner: Side, c: int) -> 
         sketch.declared[values] = f"head {sketch.declared[values]}"
     _with_core(sketch, at, c, values, score_leg, (head.leg, values), f"normal({head.leg} ** 0.5)")
     inside = sketch.step[at.scores]
-    sketch.rebox(at.box, inside.legs, operands=(("of", Use(inside.name, inside.legs)),))
+    sketch.rebox(at.box, inside.legs, operands=(("of", inside.use),))
 
     def more_rows(use: Use) -> Use:
         return Use(use.name, (use.legs[0], values, *use.legs[1:])) if use.name == at.box else use
@@ -167,7 +168,7 @@ def _merged(sketch: Sketch, at: AttentionMap, head: Side, inner: Side, c: int) -
     """Merges heads and components to a leg s above the scores and a leg r below, joined by a core; returns r."""
     map_reader = need(reader(sketch, at.box))
     component = _component(sketch, map_reader)
-    cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].op.uses)
+    cut = frozenset((at.scores, use.name) for use in sketch.step[at.scores].uses)
     heads = wire(sketch, [(at.scores, sketch.step[at.scores].legs.index(head.leg))], cut)
     values = wire(sketch, [slot_of(map_reader.value, component)])
     need(not heads.slots & head.wire.slots and not values.slots & inner.wire.slots)
@@ -190,5 +191,5 @@ def _with_core(sketch: Sketch, at: AttentionMap, c: int, left: str, right: str, 
         ]
     else:
         weights = [sketch.weight("C", (left, right), init)]
-    sequences = tuple(leg for leg in sketch.step[at.scores].legs if leg in (sketch.query, sketch.key))
+    sequences = within(sketch.step[at.scores].legs, (sketch.query, sketch.key))
     sketch.refactor(at.scores, lambda factors: (*weights, *factors), legs=(*rows, *sequences))

@@ -59,7 +59,7 @@ class Addresses:
         return self.program.first_of(len(self.program.maps))
 
     def leg_size(self, leg: str) -> int:
-        return self.graph.leg[leg].size or 1
+        return self.graph.size_of(leg) or 1
 
     def programs_of(self, leg: str) -> int:
         """How many programs share the tiles of a leg."""

@@ -35,7 +35,7 @@ def saved_products(graph: Graph, program: Program, gradients: Gradients) -> dict
 
 def width_of(graph: Graph, program: Program, node: Node) -> int:
     """The width that a product sums over."""
-    return prod(graph.leg[leg].size or 1 for leg in program.widths.get(node.data[0], ()))
+    return prod(graph.size_of(leg) or 1 for leg in program.widths.get(node.data[0], ()))
 
 
 def pays(width: int) -> bool:

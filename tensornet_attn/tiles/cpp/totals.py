@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from tensornet_attn.ir.steps import within
 from tensornet_attn.tiles.cpp.lines import PassPrinter
 from tensornet_attn.tiles.cpp.passes import RowStatement, SumRow
 from tensornet_attn.tiles.cpp.places import Env, Where
@@ -74,7 +75,7 @@ def without_sums(summand: Node) -> Node:
 def variables(key_pass: PassPrinter, nodes: Iterable[Node]) -> tuple[str, ...]:
     """The variables of some nodes, in the order of the program."""
     used = {variable for node in nodes for variable in node.heads}
-    return tuple(variable for variable in key_pass.program.nodes.sizes if variable in used)
+    return within(key_pass.program.nodes.sizes, used)
 
 
 def add_product(key_pass: PassPrinter, summand: Node, target: SumStorage) -> None:
