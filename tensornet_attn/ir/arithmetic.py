@@ -267,11 +267,10 @@ def _apply(function: str, arguments: list[Value]) -> Value:
     if function == "sqrt" and isinstance(x, Fraction) and x >= 0:
         root = Fraction(math.isqrt(x.numerator), math.isqrt(x.denominator))
         return root if root * root == x else math.sqrt(x)
-    if function in ("abs", "floor", "ceil"):
-        if function == "abs":
-            return max(x, -x)
-        return Fraction(math.floor(x) if function == "floor" else math.ceil(x))
-    return _bounded({"sqrt": math.sqrt, "log": math.log, "log2": math.log2, "exp": math.exp}[function](float(x)))
+    if function == "abs":
+        return max(x, -x)
+    of_math = getattr(math, function)
+    return Fraction(of_math(x)) if function in ("floor", "ceil") else _bounded(of_math(float(x)))
 
 
 def to_text(tree: Arith, rename: Callable[[str], str] = lambda name: name) -> str:

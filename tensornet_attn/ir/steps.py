@@ -20,22 +20,19 @@ class Function:
 
     def to_text(self, number: Callable[[Arith], str]) -> str:
         """The text in a design: `relu`, `band(5)`, `causal and not (band(5) or prefix(2))`."""
-        precedence = LOGIC.get(self.name)
-        if precedence is None:
-            texts = [
-                argument.to_text(number) if isinstance(argument, Function) else number(argument)
-                for argument in self.arguments
-            ]
-            return f"{self.name}({', '.join(texts)})" if texts else self.name
-        texts = []
+        precedence, texts = LOGIC.get(self.name, 0), list[str]()
         for argument in self.arguments:
-            argument_text = argument.to_text(number) if isinstance(argument, Function) else number(argument)
-            texts.append(
-                f"({argument_text})"
-                if isinstance(argument, Function) and LOGIC.get(argument.name, 4) < precedence
-                else argument_text
-            )
-        return f"not {texts[0]}" if self.name == "not" else f" {self.name} ".join(texts)
+            if not isinstance(argument, Function):
+                texts.append(number(argument))
+            elif LOGIC.get(argument.name, 4) < precedence:
+                texts.append(f"({argument.to_text(number)})")
+            else:
+                texts.append(argument.to_text(number))
+        if self.name == "not":
+            return f"not {texts[0]}"
+        if precedence:
+            return f" {self.name} ".join(texts)
+        return f"{self.name}({', '.join(texts)})" if texts else self.name
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,12 @@ class Norm(Operation):
     def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
         operand = lines.value(box.of)
         dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
-        lines.bind(step.name, lines.call(self.call, operand.text, dim, *eps), operand.legs)
+        call = lines.call(self.call, operand.text, dim, *self.arguments(lines, box), *eps)
+        lines.bind(step.name, call, operand.legs)
+
+    def arguments(self, lines: ForwardEmitter, box: Box) -> tuple[str, ...]:
+        """The arguments of the call between the dimension and eps."""
+        return ()
 
 
 class RMSNormOperation(Norm):
@@ -128,11 +133,8 @@ class GroupNormOperation(LayerNormOperation):
         groups = x.unflatten(-1, (int(run.number(box.number("groups"))), -1))
         return self.of(groups, -1, eps).flatten(-2).movedim(-1, axis), step.legs
 
-    def emit(self, lines: ForwardEmitter, step: Step, box: Box) -> None:
-        operand = lines.value(box.of)
-        dim, eps = str(dim_of(operand, box.leg)), lines.eps(box.number("eps"), self.usual)
-        groups = lines.integer(box.number("groups"))
-        lines.bind(step.name, lines.call(self.call, operand.text, dim, groups, *eps), operand.legs)
+    def arguments(self, lines: ForwardEmitter, box: Box) -> tuple[str, ...]:
+        return (lines.integer(box.number("groups")),)
 
 
 class L1NormOperation(Norm):

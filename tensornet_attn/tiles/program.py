@@ -272,8 +272,13 @@ class Program:
     relative: tuple[str, ...] = ()  # the leg of relative positions, a side of tiles that are shifted to keys
 
     @property
-    def pair(self) -> Axes:
+    def pair(self) -> tuple[str, str]:
         return (self.query, self.key)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The number of values of each variable."""
+        return self.nodes.sizes
 
     @property
     def axes(self) -> Axes:
@@ -293,7 +298,7 @@ class Program:
 
     def tiles(self, variables: Iterable[str]) -> int:
         """The number of combinations of values of some index variables."""
-        return prod(self.nodes.sizes[variable] for variable in variables if variable)
+        return prod(self.sizes[variable] for variable in variables if variable)
 
     @property
     def sums_powers(self) -> bool:

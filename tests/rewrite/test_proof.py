@@ -16,10 +16,9 @@ import tensornet_attn as ta
 from tensornet_attn.graph import Graph, build
 from tensornet_attn.graph.graph import Contraction, Term, Use
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.steps import with_terms
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.rewrite import simplified
-from tensornet_attn.rewrite.change import with_steps
+from tensornet_attn.rewrite.change import with_steps, with_terms
 from tensornet_attn.rewrite.engine import Rule, everywhere, rewritten
 from tensornet_attn.rewrite.table import CHOICES, RULES, steps_of
 from tests.designs.cases import CASES

@@ -46,7 +46,7 @@ def arrange(kernel: KernelText) -> None:
         single_loop = len({statement.levels.get(variable, 0) for statement in inside}) == 1
         if kernel.again and single_loop and not any(statement.in_parts for statement in inside):
             kernel.rolled, kernel.again = variable, False
-            if draws(kernel) and kernel.program.nodes.sizes[variable] % WORDS == 0:
+            if draws(kernel) and kernel.program.sizes[variable] % WORDS == 0:
                 kernel.scope.fours = variable
             lay_out(kernel)
     kernel.name_all()
@@ -85,7 +85,7 @@ def put_in_order(kernel: KernelText) -> None:
     used = {
         variable for statements in kernel.sections.values() for statement in statements for variable in statement.heads
     }
-    variables = [variable for variable in kernel.program.nodes.sizes if variable in used and variable != kernel.ranged]
+    variables = [variable for variable in kernel.program.sizes if variable in used and variable != kernel.ranged]
     least_price = (0, 0, 0)
     for order in islice(permutations(variables), MOST_ORDERS):
         loops = Loops([kernel.ranged, *order] if kernel.ranged else order, kernel.key)
@@ -105,7 +105,7 @@ def put_in_order(kernel: KernelText) -> None:
 def without_unrolling(kernel: KernelText, needed: list[Node]) -> str:
     """The variable whose loop can stay rolled: no loaded, multiplied or accumulated tile depends on it."""
     pair, candidates = kernel.program.pair, dict[str, int]()
-    for variable, size in kernel.program.nodes.sizes.items():
+    for variable, size in kernel.program.sizes.items():
         dependent = [node for node in needed if variable in node.heads]
         heavy = any(node.op in HEAVY or (len(node.axes) == 2 and node.axes != pair) for node in dependent)
         accumulated = any(
@@ -179,7 +179,7 @@ def steps(
         if isinstance(child, Statement):
             yield child, values
             continue
-        rounds = 2 if child.variable == kernel.rolled else kernel.program.nodes.sizes[child.variable]
+        rounds = 2 if child.variable == kernel.rolled else kernel.program.sizes[child.variable]
         for value in range(rounds):
             yield from steps(kernel, child.items, {**values, child.variable: value})
 
@@ -264,7 +264,7 @@ class Demand:
             reader_levels = [
                 levels for node in statement.makes for levels in readers.get(kernel.key(statement, node), ())
             ]
-            for variable in kernel.program.nodes.sizes if reader_levels else ():
+            for variable in kernel.program.sizes if reader_levels else ():
                 least = min(levels.get(variable, 0) for levels in reader_levels) - (variable == statement.over)
                 if variable != kernel.ranged or not kernel.anew(statement.makes[0]):
                     statement.levels[variable] = max(least, statement.levels.get(variable, 0))

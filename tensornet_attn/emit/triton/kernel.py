@@ -93,7 +93,7 @@ class KernelText:
     def entry(self, accumulator: Accumulator, index: dict[str, str] | None = None) -> str:
         """The entry of an accumulator for the variables of the surrounding loops, or for the variables in `index`."""
         indices = [(index or {}).get(variable, variable) for variable in accumulator.dims]
-        sizes = [self.program.nodes.sizes[variable] for variable in accumulator.dims]
+        sizes = [self.program.sizes[variable] for variable in accumulator.dims]
         return f"{accumulator.name}[{flat(indices, sizes)}]" if accumulator.dims else accumulator.name
 
     def assign(self, accumulator: Accumulator, expression: str, adds: bool = False) -> list[str]:
@@ -175,7 +175,7 @@ class KernelText:
         """A node as referenced in a line of a section."""
         key = (node, self.section(node, section))
         dims = self.dims[key]
-        sizes = [self.program.nodes.sizes[variable] for variable in dims]
+        sizes = [self.program.sizes[variable] for variable in dims]
         return f"{self.names[key]}[{flat(dims, sizes)}]" if dims else self.names[key]
 
     def let(self, node: Node, section: int, expression: str) -> list[str]:
@@ -213,9 +213,9 @@ class KernelText:
 
     def tiles_of(self, node: Node) -> int:
         """The tiles that a node counts as: more if values move to other threads before use."""
-        query, key = self.program.query, self.program.key
+        query, key = self.program.pair
         if node.axes == (query, key):
             products = node.op == "over" and node.args[0].op == "dot"  # products in flight at once
-            count = self.program.nodes.sizes[node.data[0]] if products else 1
+            count = self.program.sizes[node.data[0]] if products else 1
             return 0 if node.op in ("bias", "visible", "both", "either") else 2 if node.op == "noise" else count
         return 3 if self.program.relative and node.axes == (query, *self.program.relative) else 0

@@ -54,7 +54,7 @@ def added(kernel: KernelText, statement: Statement) -> list[str]:
     about = f"  # {' '.join(node.axes) or 'a number'}"
     if not statement.inner:
         return [UPDATE[statement.how].format(name=name, x=x) + about]
-    index = flat(statement.inner, [kernel.program.nodes.sizes[variable] for variable in statement.inner])
+    index = flat(statement.inner, [kernel.program.sizes[variable] for variable in statement.inner])
     return [f"{name}_next += ({JOINED[statement.how].format(name=f'{name}[{index}]', x=x)},){about}"]
 
 
@@ -90,7 +90,7 @@ def loop_lines(kernel: KernelText, loop: Loop, path: tuple[Loop, ...], section: 
                 end.append(f"{name} = {name}_next")
             if name != kernel.names[node, section]:
                 after.append(f"{kernel.names[node, section]} += {name if statement.inner else f'({name},)'}")
-    size = kernel.program.nodes.sizes[loop.variable]
+    size = kernel.program.sizes[loop.variable]
     kind = "range" if loop.variable == kernel.rolled else "tl.static_range"
     body = [*begin, *block(kernel, loop.items, (*path, loop), section), *end]
     head = [f"for {loop.variable} in {kind}({size}):"]
@@ -167,7 +167,7 @@ def opening(kernel: KernelText, last: bool) -> list[str]:
     """The lines that compute a program's block, batch element and tiles of heads."""
     fixed, rest = kernel.fixed, "lead" if kernel.looped else "pair"
     if fixed in kernel.program.relative:
-        n, m = kernel.program.query, kernel.program.key
+        n, m = kernel.program.pair
         lines = [f"block, {rest} = tl.program_id(0) % blocks, (tl.program_id(0) // blocks).to(tl.int64)"]
         lines += [f"first = (block - (tl.cdiv({m}_end, {m}_block) - 1)) * {n}_block", *place_lines(kernel, "first")]
     else:
@@ -196,7 +196,7 @@ def place_lines(kernel: KernelText, apart: str) -> list[str]:
 
 def block_lines(kernel: KernelText) -> list[str]:
     """The index lines of a block in the loop."""
-    n, m = kernel.program.query, kernel.program.key
+    n, m = kernel.program.pair
     if kernel.fixed in kernel.program.relative:
         return [f"{n} = start + tl.arange(0, {n}_block)", f"{m} = start - first + tl.arange(0, {m}_block)"]
     apart = "first - start" if kernel.fixed == n else "start - first"
@@ -204,7 +204,7 @@ def block_lines(kernel: KernelText) -> list[str]:
 
 
 def pair_lines(kernel: KernelText, inside: list[str]) -> list[str]:
-    n, m = kernel.program.query, kernel.program.key
+    n, m = kernel.program.pair
     distance = f"distance = {kernel.scope.along(n, f'({n} + ({m}_end - {n}_end))')} - {kernel.scope.along(m)}"
     in_bounds = " & ".join(kernel.scope.along(axis, f"({axis} < {axis}_end)") for axis in kernel.scope.pair)
     sides = ", ".join(f"{axis}, {axis}_end" for axis in kernel.scope.pair)

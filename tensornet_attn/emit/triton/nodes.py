@@ -268,7 +268,7 @@ def at(outer: str, count: int, index: str) -> str:
 
 def tile_at(scope: KernelNames, index: At, outer: str = "pair", count: int = 0, first: int = 0) -> str:
     """The index of a tile among those of a program, or among `count`."""
-    sizes = scope.program.nodes.sizes
+    sizes = scope.program.sizes
     variables = [variable for variable in index if variable]
     flattened = flat(variables, [sizes[variable] for variable in variables])
     entry = f"{first} + {flattened}" if first and flattened else flattened or (str(first) if first else "")

@@ -46,7 +46,7 @@ class TritonRegion:
 
     def __post_init__(self) -> None:
         self.names = Names(self.taken | RESERVED)
-        variables = self.program.nodes.sizes
+        variables = self.program.sizes
         self.names.taken |= {
             *self.program.nodes.order,
             *variables,
@@ -93,7 +93,7 @@ class TritonRegion:
     def indices(self, index: At) -> Iterator[dict[str, int]]:
         """The values of index variables, last variable fastest."""
         variables = [variable for variable in index if variable]
-        for values in every(*(range(self.program.nodes.sizes[variable]) for variable in variables)):
+        for values in every(*(range(self.program.sizes[variable]) for variable in variables)):
             yield dict(zip(variables, values, strict=True))
 
     @property
@@ -220,11 +220,11 @@ class TritonRegion:
         """The bounds of the loop, without blocks that every mask hides."""
         if fixed in self.program.relative:
             return LoopBounds("tl.maximum(first, 0)", self.last_of_far())
-        return bounds(self.areas(), fixed, (self.program.query, self.program.key))
+        return bounds(self.areas(), fixed, self.program.pair)
 
     def last_of_far(self) -> str:
         """The end of the loop over pairs at about the same distance; the loop is empty if masks hide them all."""
-        n, m = self.program.query, self.program.key
+        n, m = self.program.pair
         left, right = self.reach()
         apart = f"first + {m}_end - {n}_end"
         conditions = [] if left is None else [f"({apart} - {m}_block < {left})"]

@@ -142,7 +142,7 @@ def entries(region: RegionText, key_pass: PassPrinter, number: int, leaf: Node, 
         at = f"i * {entry_count} + c"
     entry_step = f"{region.operands[operand_number]}_grad_step[{len(operand.heads) + len(operand.axes)}]"
     body = f"{row}for (long c = 0; c < {entry_count}; ++c) ({to}{rows})[c * {entry_step}] += ({tile_at})[{at}];"
-    lines = nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
+    lines = nested([variable for variable in index if variable], region.program.sizes, [body])
     (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 
@@ -158,9 +158,7 @@ def lookups(region: RegionText, key_pass: PassPrinter, number: int, leaf: Node, 
     step = f"{region.operands[operand_number]}_grad_step"
     to = f"{gradient_at(region, leaf)} + (first + i) * {step}[{1 + len(index)}] + c * {step}[{1 + table_axis}]"
     loops = f"for (long i = 0; i < rows; ++i) for (long c = 0; c < {size}; ++c)"
-    sums.add_rows.extend(
-        nested(outer, region.program.nodes.sizes, [f"{loops} *({to}) += ({table_at})[i * {size} + c];"])
-    )
+    sums.add_rows.extend(nested(outer, region.program.sizes, [f"{loops} *({to}) += ({table_at})[i * {size} + c];"]))
 
 
 def pairs(region: RegionText, key_pass: PassPrinter, leaf: Node, gradient: Node) -> None:
@@ -182,7 +180,7 @@ def known_rows(region: RegionText) -> list[str]:
     width = " * ".join(f"{axis}_size" for axis in axes[1:]) or "1"
     out, gradient = (places.result_at(name, index, axes, {}) for name in ("out", "gradient"))
     body = [f"add_products({sums_row}, {out}, {gradient}, rows, {width});"]
-    return nested([variable for variable in index if variable], program.nodes.sizes, body)
+    return nested([variable for variable in index if variable], program.sizes, body)
 
 
 def rows_before(region: RegionText, gradients: Gradients) -> PassPrinter:
@@ -235,7 +233,7 @@ def flush(region: RegionText, key_pass: PassPrinter, leaf: Node, gradient: Node,
         to += f" + ({'first + ' if axis == query else ''}{loop_index[axis]}) * {name}_step[{dimension}]"
     entry = key_pass.value(gradient, {}, Where(loop_index, {query: "first"}))
     body = [f"{loops}*({to}) += {entry};"]
-    lines = nested([variable for variable in index if variable], region.program.nodes.sizes, body)
+    lines = nested([variable for variable in index if variable], region.program.sizes, body)
     (sums.add_rows if of_rows else sums.add_keys).extend(lines)
 
 

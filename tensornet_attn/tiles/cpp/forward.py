@@ -89,7 +89,7 @@ def divided(region: RegionText, attention_map: Node) -> list[str]:
     sums = f"l_i + {places.stat_at(attention_map.data, {})} * QUERIES"
     eps = f", {places.number(attention_map.data[2])}" if attention_map.op == "normalize" else ""
     index = [variable for variable in region.program.exit.index if variable]
-    return nested(index, region.program.nodes.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
+    return nested(index, region.program.sizes, [f"divide({target.at({})}, {sums}, rows, {target.ld}{eps});"])
 
 
 def twice(region: RegionText, statistics: PassPrinter) -> tuple[list[Printed], list[Printed]]:
@@ -114,7 +114,7 @@ def twice(region: RegionText, statistics: PassPrinter) -> tuple[list[Printed], l
 def zeros(region: RegionText) -> list[str]:
     program = region.program
     index, width = program.exit.index, "".join(f" * {axis}_size" for axis in program.axes[1:])
-    return nested(filter(None, index), program.nodes.sizes, [f"fill({result(region).at({})}, rows{width}, 0);"])
+    return nested(filter(None, index), program.sizes, [f"fill({result(region).at({})}, rows{width}, 0);"])
 
 
 def begin(region: RegionText) -> list[str]:
@@ -127,7 +127,7 @@ def begin(region: RegionText) -> list[str]:
             sink_score = key_pass.value(sink, {}, Where({program.query: "i"}, {program.query: "first"}))
             statistic = f"{places.stat_at(node.data, {})} * QUERIES + i"
             body = [f"for (long i = 0; i < rows; ++i) begin_with({sink_score}, m_i[{statistic}], l_i[{statistic}]);"]
-            lines += nested(node.heads, program.nodes.sizes, body)
+            lines += nested(node.heads, program.sizes, body)
     return lines
 
 
@@ -154,4 +154,4 @@ def log_of_rows(region: RegionText, attention_map: Node) -> list[str]:
     places, index = region.places, region.program.exit.index
     rows = f"{places.stat_at(attention_map.data, {})} * QUERIES + i"
     body = f"for (long i = 0; i < rows; ++i) ({result(region).at({})})[i] = log_of_row(m_i[{rows}], l_i[{rows}]);"
-    return nested([variable for variable in index if variable], region.program.nodes.sizes, [body])
+    return nested([variable for variable in index if variable], region.program.sizes, [body])

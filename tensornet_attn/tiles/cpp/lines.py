@@ -116,7 +116,7 @@ class PassPrinter(Pass):
         return lines
 
     def head(self, variable: str) -> str:
-        return over_values(variable, self.program.nodes.sizes)
+        return over_values(variable, self.program.sizes)
 
     def zeros(self, loop: Loop, rows: bool) -> list[str]:
         """Before a loop over a variable: what is added up over it begins at zero, or the least number."""
@@ -128,7 +128,7 @@ class PassPrinter(Pass):
                     (self.row(node, {}), self.count(node.axes[1])) if rows else (self.tile(node, {}), self.unit(node))
                 )
                 lines += nested(
-                    statement.inner, self.program.nodes.sizes, [f"fill({address}, {size}, {START[statement.how]});"]
+                    statement.inner, self.program.sizes, [f"fill({address}, {size}, {START[statement.how]});"]
                 )
         return lines
 

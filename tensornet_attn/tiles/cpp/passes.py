@@ -187,9 +187,9 @@ class Pass(PassExpressions):
     def unrollable(self, node: Node, heads: tuple[str, ...], needed: list[Node]) -> str:
         """A variable for all of whose values what an expression reads is at hand, so that one loop can sum them."""
         at_once = {variable: self.at_once(variable, needed) for variable in heads}
-        for variable in sorted(heads, key=lambda variable: -self.program.nodes.sizes[variable]):
+        for variable in sorted(heads, key=lambda variable: -self.program.sizes[variable]):
             reads = [source for source in self.sources([node]) if variable in source.heads]
-            if reads and self.program.nodes.sizes[variable] <= UNROLLED and {*reads} <= at_once[variable]:
+            if reads and self.program.sizes[variable] <= UNROLLED and {*reads} <= at_once[variable]:
                 return variable
         return ""
 
@@ -214,7 +214,7 @@ class Pass(PassExpressions):
     def inlined_sum(self, node: Node) -> bool:
         """Whether a sum over a variable stands inside of its reader: what it reads is held, and is no more than it."""
         variable, _ = node.data
-        if self.program.nodes.sizes[variable] > UNROLLED or node.args[0].op == "dot":
+        if self.program.sizes[variable] > UNROLLED or node.args[0].op == "dot":
             return False
         heavy = [leaf for leaf in self.leaves(node.args[0]) if leaf.axes == self.pair]
         held = max((self.program.tiles(leaf.heads) for leaf in heavy if variable in leaf.heads), default=0)
@@ -278,7 +278,7 @@ class Pass(PassExpressions):
     def variable_order(self) -> list[str]:
         """The order of the loops over variables that takes the least memory."""
         used = {variable for statement in self.statements for variable in statement.heads}
-        variables = [variable for variable in self.program.nodes.sizes if variable in used]
+        variables = [variable for variable in self.program.sizes if variable in used]
         best, least = variables, -1
         for order in islice(permutations(variables), ORDERS):
             self.name_all(self.loops([*order]))
@@ -316,7 +316,7 @@ class Pass(PassExpressions):
                 dims = (*(loop.variable for loop in statement.result_loops[depth:]), *statement.inner)
                 dims = node.heads if node in self.stored else dims
                 self.name[node], self.dims[node] = name, dims
-                count = prod(self.program.nodes.sizes[variable] for variable in dims)
+                count = prod(self.program.sizes[variable] for variable in dims)
                 same_row_loop = (
                     isinstance(reader, RowStatement) and group[reader] == group.get(statement)
                     for reader in readers.get(node, ())

@@ -119,7 +119,7 @@ class Addresses:
         """The number of a tile among those of some index variables."""
         number = ""
         for variable in filter(None, index):
-            at, size = variable_at(variable, env), self.program.nodes.sizes[variable]
+            at, size = variable_at(variable, env), self.program.sizes[variable]
             number = f"({number} * {size} + {at})" if number else at
         return number or "0"
 
@@ -193,7 +193,7 @@ class Addresses:
         """A number of its own for each tile of these legs, the same in every pass."""
         number = "batch"
         for leg, variable in zip(heads, index, strict=True):
-            size = self.programs_of(leg) * (self.program.nodes.sizes[variable] if variable else 1)
+            size = self.programs_of(leg) * (self.program.sizes[variable] if variable else 1)
             number = f"({number} * {size} + {self.coordinate(leg, variable, env)})"
         return number
 

@@ -295,7 +295,7 @@ class RegionText:
                 )
             done = f"turned{number}_part"
             lines += [f"if (turns && {done} != {part_number}) {{", f"  {done} = {part_number};"]
-            lines += [*indented(nested(index, self.program.nodes.sizes, [line])), "}"]
+            lines += [*indented(nested(index, self.program.sizes, [line])), "}"]
         return lines
 
     def bases(self) -> list[str]:

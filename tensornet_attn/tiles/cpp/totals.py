@@ -75,7 +75,7 @@ def without_sums(summand: Node) -> Node:
 def variables(key_pass: PassPrinter, nodes: Iterable[Node]) -> tuple[str, ...]:
     """The variables of some nodes, in the order of the program."""
     used = {variable for node in nodes for variable in node.heads}
-    return within(key_pass.program.nodes.sizes, used)
+    return within(key_pass.program.sizes, used)
 
 
 def add_product(key_pass: PassPrinter, summand: Node, target: SumStorage) -> None:
@@ -101,7 +101,7 @@ def add_row(key_pass: PassPrinter, inner: Node, axes: tuple[str, ...], target: S
         factor = f"{times} * " if (times := target.times(key_pass)) else ""
         if along:
             return key_pass.loop([inner], [{}], [f"to[j] += {factor}{{x}};"], target.at({}))
-        count = key_pass.program.nodes.sizes[statement.unrolled] if statement.unrolled else 1
+        count = key_pass.program.sizes[statement.unrolled] if statement.unrolled else 1
         envs: list[Env] = [{statement.unrolled: str(value)} for value in range(count)]
         names = [f"part{value}" for value in range(count)]
         summed = key_pass.loop([inner] * count, envs, [f"{name} += {{x}};" for name in names], sums=names)

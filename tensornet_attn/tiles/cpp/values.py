@@ -60,7 +60,7 @@ class PassExpressions(Addresses):
 
     def each(self, node: Node, env: Env, where: Where, hoist: Hoist | None, variable: str) -> list[str]:
         """The entries for each value of a variable."""
-        size = self.program.nodes.sizes[variable]
+        size = self.program.sizes[variable]
         return [self.value(node, {**env, variable: str(value)}, where, hoist) for value in range(size)]
 
     def text_of(self, expression: str, cpp_type: str, hoist: Hoist | None) -> str:
@@ -71,7 +71,7 @@ class PassExpressions(Addresses):
         node = self.other(node)
         if node.op == "over":
             (arg,), (variable, _) = node.args, node.data
-            values = range(self.program.nodes.sizes[variable])
+            values = range(self.program.sizes[variable])
             return f"({' | '.join(self.seen(arg, {**env, variable: str(value)}, hoist) for value in values)})"
         if node.op != "visible":
             conditions = [self.seen(arg, env, hoist) for arg in node.args]
