@@ -187,7 +187,7 @@ def _renamed(factors: tuple[Use, ...], names: dict[str, str], numbers: Iterator[
     """The factors in the leg names of the reader; each leg that the result lacks gets a new name."""
     inner = dict.fromkeys(leg for use in factors for leg in use.legs if leg not in names)
     new_names = names | {leg: f"{leg}.{next(numbers)}" for leg in inner}
-    return tuple(Use(use.name, tuple(new_names[leg] for leg in use.legs)) for use in factors)
+    return tuple(use.renamed(new_names) for use in factors)
 
 
 def _of_box(

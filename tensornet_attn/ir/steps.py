@@ -42,6 +42,10 @@ class Use:
     name: str
     legs: tuple[str, ...]
 
+    def renamed(self, names: Mapping[str, str]) -> Use:
+        """The use with new names for legs; the others stay."""
+        return Use(self.name, tuple(names.get(leg, leg) for leg in self.legs))
+
 
 @dataclass(frozen=True)
 class Tensor:

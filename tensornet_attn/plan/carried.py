@@ -201,7 +201,7 @@ class _BoxStates:
 
     def now(self, use: Use) -> Use:
         """The value of a key at the positions of the chunk's queries."""
-        return Use(use.name, tuple(self.query if leg == self.graph.key else leg for leg in use.legs))
+        return use.renamed({str(self.graph.key): self.query})
 
     def level(self, pairwise: tuple[Use, ...]) -> _Level:
         """The level for these factors exp(a - b), whose exponents are added.

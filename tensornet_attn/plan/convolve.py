@@ -38,7 +38,7 @@ def _with_weight(graph: Graph, step: Step) -> Graph:
     if graph.on_pairs(use.legs) or legs_in(term.factors) - {*source_step.legs} & {*use.legs}:
         return graph  # masks may use the legs of the whole product; or legs would collide
     names = dict(zip(source_step.legs, use.legs, strict=True))
-    factors = [Use(factor.name, tuple(names.get(leg, leg) for leg in factor.legs)) for factor in term.factors]
+    factors = [factor.renamed(names) for factor in term.factors]
     weights = [factor for factor in factors if taps in factor.legs]
     inputs = [factor for factor in factors if factor not in weights]
     if not weights or source not in legs_in(inputs) or source in legs_in(weights):

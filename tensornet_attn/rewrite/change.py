@@ -186,7 +186,7 @@ def inlined(
                 with_legs(graph, new_legs.values()), leg, declared.size, declared.kind, taken | {*names.values()}
             )
             new_legs[like.name], names[leg] = like, like.name
-        inner = tuple(Use(factor.name, tuple(names[leg] for leg in factor.legs)) for factor in term.factors)
+        inner = tuple(factor.renamed(names) for factor in term.factors)
         if len(rest) + len(inner) > limits.FACTORS:
             return None
         coefficient = times(outer.coefficient, term.coefficient)

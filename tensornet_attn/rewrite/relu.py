@@ -74,9 +74,7 @@ def _into_reader(graph: Graph, name: str) -> Graph:
         leg_names, taken = dict(zip(step.legs, used.legs, strict=True)), {*used.legs, *legs_in(others), *reader.legs}
         summed = {*used.legs} & legs_in(use for use in others if use.name not in with_batch) - {*reader.legs}
         for inner_term in step.terms:
-            factors = tuple(
-                Use(use.name, tuple(leg_names.get(leg, leg) for leg in use.legs)) for use in inner_term.factors
-            )
+            factors = tuple(use.renamed(leg_names) for use in inner_term.factors)
             weights = legs_in(use for use in factors if use.name not in with_batch)
             if not summed & weights or (legs_in(inner_term.factors) - {*step.legs}) & taken:
                 return graph
@@ -115,7 +113,7 @@ def _read(graph: Graph, contraction: Step, step_name: str, pairs: list[tuple[Use
             continue
         leg_names, others = dict(zip(names, used.legs, strict=True)), [use for use in term.factors if use is not used]
         for pair in pairs:
-            renamed = (Use(use.name, tuple(leg_names[leg] for leg in use.legs)) for use in pair)
+            renamed = (use.renamed(leg_names) for use in pair)
             terms.append(replace(term, factors=(*renamed, *others)))
     return tuple(terms)
 

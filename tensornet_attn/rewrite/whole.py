@@ -58,7 +58,7 @@ def _swapped(graph: Graph, step: Step, first: str, second: str) -> Step | None:
     if step.kernel is not None or (kept(graph, step.name) and {first, second} & {*step.legs}):
         return None
     names = {first: second, second: first}
-    swapped = with_uses(step, lambda use: Use(use.name, tuple(names.get(leg, leg) for leg in use.legs)))
+    swapped = with_uses(step, lambda use: use.renamed(names))
     if swapped.box is not None:
         swapped = replace(swapped, op=swapped.box.renamed(names))
     swapped = replace(swapped, legs=tuple(names.get(leg, leg) for leg in step.legs))
