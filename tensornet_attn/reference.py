@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Seen, Step, Term, Visible
 from tensornet_attn.graph.hidden import visible_to
 from tensornet_attn.graph.precision import kept_wide
@@ -53,7 +54,7 @@ class ReferenceRun:
         """The size at run time. A relative leg without a maximum distance runs from 1 - n to m - 1."""
         if self.graph.leg[leg].sequence:
             return self.lengths[leg]
-        return self.graph.size_of(leg) or max(sum(self.lengths[side] for side in self.pair) - 1, 0)
+        return size_of(self.graph, leg) or max(sum(self.lengths[side] for side in self.pair) - 1, 0)
 
     def sizes(self, legs: Legs) -> list[int]:
         return [self.size(leg) for leg in legs]

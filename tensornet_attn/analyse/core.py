@@ -18,6 +18,7 @@ import torch
 from tensornet_attn.analyse.maps import attention_steps, compiled, evaluated
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.attention import MappedScores, OpaqueScores, Reduce, attentions, score_of
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.nn.module import CompiledDesign, leaves
@@ -93,7 +94,7 @@ def core_matrix(module: CompiledDesign, step: str | None = None) -> Tensor:
     rows = [leg for leg in box.legs if leg not in positional]
     columns = list(dict.fromkeys(leg for use in sides for leg in use.legs if _name(leg) not in positional))
     factors = [(values[use.name].double(), use.legs) for use in core]
-    return _assembled(factors, rows, columns, {leg: graph.size_of(_name(leg)) or 0 for leg in (*rows, *columns)})
+    return _assembled(factors, rows, columns, {leg: size_of(graph, _name(leg)) or 0 for leg in (*rows, *columns)})
 
 
 def _assembled(factors: list[tuple[Tensor, tuple[str, ...]]], rows: list[str], columns: list[str], size: Any) -> Tensor:
@@ -147,7 +148,7 @@ def values_without_positions(module: CompiledDesign, names: list[str]) -> dict[s
     graph = module.plan.graph
     lengths = {leg.name: 1 for leg in graph.legs if leg.sequence}
     inputs = tuple(
-        torch.zeros([lengths.get(leg) or graph.size_of(leg) or 1 for leg in tensor.legs], dtype=torch.float64)
+        torch.zeros([lengths.get(leg) or size_of(graph, leg) or 1 for leg in tensor.legs], dtype=torch.float64)
         for tensor in graph.of_role("input")
     )
     tensors = {name: tensor.detach().double().cpu() for name, tensor in leaves(module, inputs, None).items()}

@@ -11,6 +11,7 @@ import torch
 from tensornet_attn.analyse.core import values_without_positions
 from tensornet_attn.analyse.maps import compiled, sums_of_maps
 from tensornet_attn.graph.attention import SoftmaxOfScores, Terms, attentions, score_of
+from tensornet_attn.graph.diagram import on_pairs, size_of
 from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import evaluate
@@ -80,7 +81,7 @@ def _sums(graph: Graph) -> Iterator[tuple[str, list[Term], str | None]]:
 def _components(graph: Graph) -> Iterator[tuple[Step, Use, str]]:
     """The boxes that add exponentials of scores over a leg besides the keys, with the scores and this leg."""
     for step in graph.steps:
-        if step.box is not None and operation_of(step).log_of_sum and graph.on_pairs(step.legs):
+        if step.box is not None and operation_of(step).log_of_sum and on_pairs(graph, step.legs):
             yield step, step.box.of, str(step.box.leg)
     for attention in attentions(graph).values():
         if isinstance(attention.weighting, SoftmaxOfScores):
@@ -104,7 +105,7 @@ def _constant(graph: Graph, factors: Sequence[Use]) -> bool:
 def _product(graph: Graph, term: Term, values: dict[str, Tensor], legs: tuple[str, ...]) -> Tensor:
     """A product without a sum, [legs]."""
     axis_numbers = {leg: axis for axis, leg in enumerate(legs)}
-    ones = torch.ones([graph.size_of(leg) or 1 for leg in legs], dtype=torch.float64)
+    ones = torch.ones([size_of(graph, leg) or 1 for leg in legs], dtype=torch.float64)
     arguments: list[Any] = [ones, list(axis_numbers.values())]
     for use in term.factors:
         arguments += [values[use.name].double(), [axis_numbers[leg] for leg in use.legs]]

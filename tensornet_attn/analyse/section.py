@@ -14,6 +14,7 @@ from torch import nn
 
 from tensornet_attn.analyse.maps import Maps, analysed, attention_maps
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.runtime.positions import sinusoid
@@ -229,7 +230,7 @@ def _widths(module: CompiledDesign) -> list[int]:
     """The width of each input without a default, the size of its only other leg. Raises InputError."""
     graph, widths = module.plan.graph, []
     for leaf in (tensor for tensor in graph.of_role("input") if tensor.default is None):
-        sizes = [graph.size_of(leg) for leg in leaf.legs[1:]]
+        sizes = [size_of(graph, leg) for leg in leaf.legs[1:]]
         if len(leaf.legs) != 2 or not graph.leg[leaf.legs[0]].sequence or sizes[0] is None:
             shape = " ".join(leaf.legs)
             raise InputError(

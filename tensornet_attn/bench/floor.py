@@ -29,6 +29,7 @@ from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.target import target_from
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph import Graph
+from tensornet_attn.graph.diagram import on_pairs
 from tensornet_attn.graph.graph import Step
 from tensornet_attn.graph.pairs import split_products
 
@@ -90,7 +91,7 @@ def _times(scene: SizedGraph, step: Step, kind: str) -> int:
 def visible_share(scene: SizedGraph, legs: Iterable[str]) -> Fraction:
     """The share of pairs that causal attention shows, if these legs are of pairs; otherwise 1."""
     graph = scene.graph
-    if not (graph.causal and graph.on_pairs(legs)):
+    if not (graph.causal and on_pairs(graph, legs)):
         return Fraction(1)
     n = scene.sizes[graph.query]  # the number of keys is the same, because a case has one length
     return Fraction(n + 1, 2 * n)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import ONE, Negative, to_text
 from tensornet_attn.spec.expression import SumText, TermText, UseText, parse_sum_text
@@ -84,7 +85,7 @@ def with_rope(
             raise InputError(f"'{graph.name}' cannot have rotary positions: '{expression}' mixes positions or heads.")
         rotated.update(rotated_use.name for rotated_use in uses)
         box = {"rope": positions[0], "along": rotated_leg, "base": base, "fraction": fraction}
-        blocks = (graph.size_of(rotated_leg) or width) // width
+        blocks = (size_of(graph, rotated_leg) or width) // width
         keys = {key: value for key, value in box.items() if (key, value) not in (("base", 10000), ("fraction", 1))}
         return keys | ({"blocks": blocks} if blocks > 1 else {}) | scaling | {"of": expression}
 
@@ -126,12 +127,12 @@ def with_norm(
     legs = [leg.name for leg in tree.legs]
     normed_leg = use.legs[axis].name if use.legs else ""
     heads = [leg for leg in legs if not graph.leg[leg].sequence and leg != normed_leg]
-    if normed_leg not in legs or (not whole and graph.size_of(normed_leg) != shape[-1]):
+    if normed_leg not in legs or (not whole and size_of(graph, normed_leg) != shape[-1]):
         raise InputError(f"'{graph.name}' has no leg of {shape[-1]} entries in '{expression}' for a norm.")
     if whole and kind != "rmsnorm" and heads:
         raise InputError(f"'{graph.name}' cannot normalise several legs at once with '{kind}'.")
     scaled = [leg for leg in legs if leg in (*heads, normed_leg)] if len(shape) > 1 else [normed_leg]
-    sizes = tuple(graph.size_of(leg) or 0 for leg in scaled)
+    sizes = tuple(size_of(graph, leg) or 0 for leg in scaled)
     if prod(sizes) != prod(shape):
         raise InputError(f"'{graph.name}' has {sizes} entries, but the scale of the norm has {shape}.")
     before, normed = _free(document, f"{step}_projected"), _free(document, f"{step}_normed")
@@ -198,7 +199,7 @@ def with_sinks(document: Data, graph: Graph, heads: int) -> tuple[Data, str, tup
         step = graph.step.get(of)
         legs = [leg.name for leg in parse_sum_text(of).legs] if "->" in of else step.legs if step is not None else ()
         head_legs = [leg for leg in legs if not graph.leg[leg].sequence]
-        sizes = tuple(graph.size_of(leg) or 0 for leg in head_legs)
+        sizes = tuple(size_of(graph, leg) or 0 for leg in head_legs)
         if prod(sizes) != heads or graph.query not in legs:
             raise InputError(f"'{graph.name}' has no {heads} heads in the scores '{of}', for sinks.")
         box["sink"] = f"{name}[{' '.join(head_legs)}]"
@@ -244,7 +245,7 @@ def _biased(document: Data, graph: Graph, heads: int, sign: str, bias: Callable[
             if graph.key is None or box.get("softmax") != graph.key:
                 continue
             legs = [leg.name for leg in parse_sum_text(box["of"]).legs] if "->" in str(box["of"]) else []
-            head_legs = [leg for leg in legs if graph.size_of(leg) == heads and not graph.leg[leg].sequence]
+            head_legs = [leg for leg in legs if size_of(graph, leg) == heads and not graph.leg[leg].sequence]
             if len(head_legs) != 1 or graph.query not in legs:
                 raise InputError(f"'{graph.name}' has no leg of {heads} heads in the scores '{box['of']}', for {what}.")
             scores, row = _free(out, f"{step}_scores"), " ".join(legs)

@@ -14,6 +14,7 @@ from tensornet_attn.convert import gain
 from tensornet_attn.convert.beside import maps, refuse, split_float_mask
 from tensornet_attn.convert.masks import shown
 from tensornet_attn.errors import InputError, MissingPartError
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.steps import without
 from tensornet_attn.nn.module import CompiledDesign
@@ -196,7 +197,7 @@ def placed(graph: Graph) -> bool:
     """Whether the design depends on positions: by masks, constants along a sequence, or boxes such as rope."""
     pair = (graph.query, graph.key)
     boxes = [step.box for step in graph.steps if step.box is not None]
-    constants = [tensor for tensor in graph.of_role("constant") if any(not graph.size_of(leg) for leg in tensor.legs)]
+    constants = [tensor for tensor in graph.of_role("constant") if any(not size_of(graph, leg) for leg in tensor.legs)]
     alone = [box for box in boxes if box.leg in pair and OPS[box.kind].counts_positions(box)]
     looking = [box for box in boxes if OPS[box.kind].looks_back or box.masks]
     return graph.causal or bool(constants or alone or looking)

@@ -16,6 +16,7 @@ from tensornet_attn.convert.calls import alone, scaling_of
 from tensornet_attn.convert.values import fill
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec import Design
@@ -157,7 +158,7 @@ def difference(reading: Reading, layer: Any, values: Mapping[str, Tensor]) -> fl
     """The maximum relative difference between a layer's and a design's outputs, on random input in float64."""
     compiled = compiler.reference(reading.sized(layer), device="cpu", dtype=torch.float64).eval()
     fill(compiled, values)
-    width = compiled.plan.graph.size_of(compiled.plan.graph.of_role("input")[0].legs[-1]) or 1
+    width = size_of(compiled.plan.graph, compiled.plan.graph.of_role("input")[0].legs[-1]) or 1
     x = torch.randn(2, 9, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     with torch.no_grad():
         theirs, mine = reading.call(layer, x).double(), compiled(*[x] * needed(compiled))

@@ -18,6 +18,7 @@ from tensornet_attn.convert.trained import TrainedAttention, Widths
 from tensornet_attn.convert.values import Bias, Turn, Weights, fill, lifted, lost
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.read import Source
@@ -105,11 +106,11 @@ def fresh(outside: Widths, design: Source, backend: str, legs: Asked, settings: 
         )
     sized = compiler.load(design, legs={features[0]: outside.width, **(legs or {})}, settings=settings)
     graph = build(sized)
-    if (size := graph.size_of(features[0])) != outside.width:
+    if (size := size_of(graph, features[0])) != outside.width:
         raise InputError(f"{message}leg '{features[0]}' is {size}, but its input has width {outside.width}.")
     output_legs = graph.step[graph.output].legs
-    if len(output_legs) != 2 or graph.size_of(output_legs[-1]) != outside.output:
-        sizes = " ".join(f"{leg} {graph.size_of(leg) or ''}".strip() for leg in output_legs)
+    if len(output_legs) != 2 or size_of(graph, output_legs[-1]) != outside.output:
+        sizes = " ".join(f"{leg} {size_of(graph, leg) or ''}".strip() for leg in output_legs)
         raise InputError(f"{message}its output has the legs {sizes}, but must be [batch, n, {outside.output}].")
     like = outside.like
     return compiler.compile(sized, backend, outside.causal or None, like.device, like.dtype)

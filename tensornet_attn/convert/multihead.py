@@ -16,6 +16,7 @@ from tensornet_attn.convert.masks import same_for_all_heads
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import map_of, summing
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.ir.steps import legs_in
@@ -247,8 +248,8 @@ def sizes_for(
 def check_output(graph: Graph, embed_dim: int) -> None:
     """Raises InputError if the output is not [batch..., queries, embed_dim]."""
     legs = graph.legs_of(graph.output)
-    if len(legs) != 2 or legs[0] != graph.query or graph.size_of(legs[1]) != embed_dim:
-        shape, expected = ", ".join(str(graph.size_of(leg) or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
+    if len(legs) != 2 or legs[0] != graph.query or size_of(graph, legs[1]) != embed_dim:
+        shape, expected = ", ".join(str(size_of(graph, leg) or leg) for leg in legs), f"[{graph.query}, {embed_dim}]"
         raise InputError(f"{graph.name}: its output is [{shape}], but MultiheadAttention returns {expected}.")
 
 
@@ -291,7 +292,7 @@ def _features(graph: Graph, embed_dim: int, kdim: int | None, vdim: int | None) 
 def _heads(graph: Graph, embed_dim: int, num_heads: int, legs: Mapping[str, Size]) -> dict[str, Size]:
     """The sizes of head legs that are declared with a number and not in `legs`. Raises InputError."""
     heads = {leg.name: int(leg.size or 1) for leg in graph.legs if leg.kind == "head" and isinstance(leg.text, Number)}
-    width, reader = graph.size_of(graph.of_role("input")[0].legs[1]), map_of(graph)
+    width, reader = size_of(graph, graph.of_role("input")[0].legs[1]), map_of(graph)
     beside = [leg for leg in reader.use.legs if leg not in (graph.query, graph.key)] if reader else []
     values = legs_in(reader.values) - {graph.key} if reader else set()
     on_map = {leg: heads[leg] for leg in beside if leg in heads}

@@ -21,6 +21,7 @@ from tensornet_attn.convert.saving import finish_conversion
 from tensornet_attn.convert.trained import Buckets, refusal
 from tensornet_attn.convert.wrap import ReplacedAttention, Shared, Swapped, swap_of
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.spec.read import Source
 
@@ -169,7 +170,7 @@ def _swapped(
             graph, first = compiled.plan.graph, not trained.buckets.passed_in
             shape = {*trained.buckets.weight.shape}
             candidates = graph.of_role("weight" if first else "input")
-            table = next(tensor.name for tensor in candidates if {graph.size_of(leg) for leg in tensor.legs} == shape)
+            table = next(tensor.name for tensor in candidates if {size_of(graph, leg) for leg in tensor.legs} == shape)
             replaced = replace(replaced, table=table, gives=first)
     replaced = replace(replaced, backend=options[0])
     entry, *rest = compiled.plan.graph.of_role("input")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 
 LAST = 1 << 40  # the capacity of an edge that is cut only if no other cut exists
@@ -25,7 +26,7 @@ def cheapest(graph: Graph, wanted: list[str], before: Callable[[str], list[str]]
         if name in seen:
             continue
         seen.add(name)
-        operands, floats = before(name), prod(graph.size_of(leg) or 1 for leg in graph.legs_of(name))
+        operands, floats = before(name), prod(size_of(graph, leg) or 1 for leg in graph.legs_of(name))
         if not operands:
             net.add_edge("past", (name, "in"))
             floats = floats if name in wanted or name in graph.step else LAST

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.work import Monomials, products
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ops import OPS, operation_of
@@ -124,7 +125,7 @@ def chosen_behind(graph: Graph, name: str) -> Step | None:
     if op.zeros_elsewhere(box):
         return step
     use = box.of
-    source = graph.source(use)
+    source = producer_of(graph, use)
     if source is None or source.box is None or use.legs != source.legs or {*use.legs} != {*step.legs}:
         return None
     if op.zero_where_hidden and not graph.masked(step) and operation_of(source).nothing_elsewhere(source.box):

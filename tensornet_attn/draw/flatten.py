@@ -10,6 +10,7 @@ from tensornet_attn.draw.kept import NOTHING, Marks
 from tensornet_attn.draw.overlay import NONE, Overlay
 from tensornet_attn.draw.scene import END, LAST, Bond, Frame, Path, Scene, SceneNode, Wire, drawn_apart
 from tensornet_attn.draw.words import box_words, coefficient_words, factor_words, is_one, look_of
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, to_text
 from tensornet_attn.ops import OPS
@@ -105,7 +106,7 @@ class _Painter:
 
     def use(self, use: Use, wires: Wires, frame: str | None, path: Path) -> None:
         """Draws a tensor, or a step inline; `wires` are by legs of the use."""
-        step = self.graph.source(use)
+        step = producer_of(self.graph, use)
         if step is not None and step.name not in self.apart:
             step_wires = dict(zip(step.legs, (wires[leg] for leg in use.legs), strict=True))
             self.step(step, step_wires, frame, path)
@@ -192,7 +193,7 @@ class _Painter:
         """Draws an operand with its role, such as the key of a delta rule."""
         self.scalars.append([])
         tap = self.operand(Term(ONE, (use,)), {leg: self.graph.leg[leg] for leg in use.legs}, frame, path)
-        numbers, step = [*map(factor_words, self.scalars.pop())], self.graph.source(use)
+        numbers, step = [*map(factor_words, self.scalars.pop())], producer_of(self.graph, use)
         alone = step is not None and not step.uses
         label = f"{role} = {' * '.join(numbers)}" if alone else " * ".join([*numbers, role])
         self.nodes[int(tap.id[1:])] = replace(tap, label=label)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
 from tensornet_attn.ops import OPS, operation_of
@@ -158,7 +159,7 @@ def _inner(graph: Graph, use: Use, fold: bool, legs_known: bool) -> tuple[str, b
 
 
 def _operand(graph: Graph, use: Use, fold: bool) -> str:
-    step = graph.source(use)
+    step = producer_of(graph, use)
     number = step is not None and not (step.uses or step.legs)
     operand, atom = _inner(graph, use, fold, legs_known=number)
     return operand if atom or number else f"({operand})"

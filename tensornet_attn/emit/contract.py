@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Step, Term
 from tensornet_attn.ir.arithmetic import ONE, Negative
 from tensornet_attn.ir.steps import within, without
@@ -358,7 +359,7 @@ def _weighted_term(writer: Writer, term: Term, layout: Legs) -> tuple[TensorText
     if term.coefficient != ONE or len(term.factors) != 1:
         return None
     (use,), sequence = term.factors, {writer.graph.query, writer.graph.key}
-    operand, step = writer.value(use), writer.graph.source(use)
+    operand, step = writer.value(use), producer_of(writer.graph, use)
     if operand.level != PRODUCT:
         return (operand, None) if operand.batched and {*operand.legs} == {*layout} and sequence & {*layout} else None
     if step is None or step.contraction is None or use.legs != step.legs:

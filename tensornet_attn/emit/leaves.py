@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Function, Step, Tensor
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import TensorText, permuted
@@ -98,7 +99,7 @@ def stored(writer: Writer, tensor: Tensor) -> str:
 
 def _apart(writer: Writer, axis: int, group: tuple[str, ...]) -> str:
     """The call that unflattens a stored dimension; calls for later dimensions come first."""
-    sizes = ", ".join([*(str(writer.graph.size_of(leg)) for leg in group[:-1]), "-1"])
+    sizes = ", ".join([*(str(size_of(writer.graph, leg)) for leg in group[:-1]), "-1"])
     return f".unflatten({axis}, ({sizes}))" if len(group) > 1 else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Graph, Step, Use, cached
 from tensornet_attn.graph.recurrence import ONES, Recurrence, sums_keys
 from tensornet_attn.ops import OPS
@@ -45,7 +46,7 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
 
 def _alike(graph: Graph, use: Use) -> bool:
     """Whether a query side is the same for all queries: ones, what has no query leg, or a product of these."""
-    producer = graph.source(use)
+    producer = producer_of(graph, use)
     factors = producer.uses if producer is not None and producer.contraction is not None else (use,)
     return all(graph.query not in factor.legs or is_ones(graph, factor.name) for factor in factors)
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import with_terms
@@ -186,7 +187,7 @@ class Attention:
     @property
     def scores(self) -> Step | None:
         """The step that computes the scores, None if they are a tensor."""
-        return self.graph.source(self.of)
+        return producer_of(self.graph, self.of)
 
     @property
     def origin(self) -> str:
@@ -259,7 +260,7 @@ def weighting_of(step: Step, key: str | None) -> Weighting | None:
 
 def score_of(graph: Graph, use: Use) -> Score:
     """The structure of scores. To get the structure of its operands, call this function with their uses."""
-    step = graph.source(use)
+    step = producer_of(graph, use)
     if step is not None and step.contraction is not None:
         return Terms(step, tuple(split(graph, term) for term in step.terms))
     of = None if step is None or step.box is None else dict(step.box.operands).get("of")
@@ -319,7 +320,7 @@ def map_of(graph: Graph) -> MapReader | None:
     readers = [
         reader
         for step in graph.steps
-        if graph.on_pairs(step.legs)
+        if on_pairs(graph, step.legs)
         for reader in readers_of(graph, step.name)
         if reader.term is not None and reader.values and graph.key not in reader.step.legs
     ]

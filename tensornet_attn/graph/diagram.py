@@ -57,24 +57,12 @@ class Diagram:
         """The values of names in arithmetic: settings, and sizes known before run time."""
         return dict(self.settings) | {leg.name: leg.size for leg in self.legs if leg.size is not None}
 
-    def on_pairs(self, legs: Iterable[str]) -> bool:
-        """Whether there are values of queries x keys."""
-        return {self.query, self.key} <= {*legs}
-
     def of_role(self, role: str) -> tuple[Tensor, ...]:
         return tuple(tensor for tensor in self.tensors if tensor.role == role)
-
-    def source(self, use: Use) -> Step | None:
-        """The step that computes what is used; None for a tensor."""
-        return self.step.get(use.name)
 
     def legs_of(self, name: str) -> tuple[str, ...]:
         """The legs of a tensor or a step, in the declared order."""
         return (self.tensor.get(name) or self.step[name]).legs
-
-    def size_of(self, leg: str) -> int | None:
-        """The size of a leg; None if it is sized at run time."""
-        return self.leg[leg].size
 
     def shape_of(self, name: str) -> tuple[int | None, ...]:
         """The stored shape of a weight, constant or state; None for legs sized at run time."""
@@ -140,3 +128,18 @@ class Diagram:
         for step, use in self.uses():
             readers.setdefault(use.name, []).append((step, use))
         return {name: tuple(uses) for name, uses in readers.items()}
+
+
+def on_pairs(graph: Diagram, legs: Iterable[str]) -> bool:
+    """Whether values with these legs belong to a query and a key each."""
+    return {graph.query, graph.key} <= {*legs}
+
+
+def producer_of(graph: Diagram, use: Use) -> Step | None:
+    """The step that computes what is used; None for a tensor."""
+    return graph.step.get(use.name)
+
+
+def size_of(graph: Diagram, leg: str) -> int | None:
+    """The size of a leg; None if it is sized at run time."""
+    return graph.leg[leg].size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Function, Graph, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import Negative
 
@@ -12,7 +13,7 @@ ABSOLUTE, DISTANCE, POSITION = Function("abs"), Function("distance"), Function("
 
 def gap_of(graph: Graph, use: Use, causal: bool) -> str | None:
     """The constant of a use that is the distance, or its absolute value if causal. Returns None for other uses."""
-    step = graph.source(use)
+    step = producer_of(graph, use)
     if causal and step is not None and step.box is not None and step.box.function == ABSOLUTE:
         inner = step.box.of
         return gap_of(graph, inner, False) if inner.legs == use.legs else None

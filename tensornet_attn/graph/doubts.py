@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
 from tensornet_attn.graph.recurrence import Recurrence
@@ -71,7 +72,7 @@ def doubts_of_float16(graph: Graph, schedule: Graph) -> Iterator[str]:
     for divisor in schedule.steps:
         if divisor.box is None or divisor.box.function != Function("reciprocal") or divisor.name in graph.step:
             continue
-        of = schedule.source(divisor.box.of)
+        of = producer_of(schedule, divisor.box.of)
         if of is not None and _sums(schedule, of):
             name = divisor.name.rpartition(".")[0]
             what = f"'{name}' is normalised after products with it are summed over '{graph.key}'"

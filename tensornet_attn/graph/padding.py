@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import leak_of_hidden, looks_back
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
@@ -124,13 +125,13 @@ def _later_taps(graph: Graph, box: Box | None) -> bool:
     """Whether a convolution reads later positions, other than masked scores."""
     if box is None or not convolves(box):
         return False
-    legs, width = box.of.legs, int(graph.size_of(str(box.other)) or 1)
+    legs, width = box.of.legs, int(size_of(graph, str(box.other)) or 1)
     scores = box.leg == graph.key and graph.query in legs
     return not scores and left_of(graph, box, width) < width - 1
 
 
 def _of_length(graph: Graph, leg: str) -> bool:
-    return graph.leg[leg].sequence or graph.size_of(leg) is None
+    return graph.leg[leg].sequence or size_of(graph, leg) is None
 
 
 def _asks_place(graph: Graph, step: Step) -> str | None:

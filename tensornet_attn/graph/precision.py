@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import EXP, Recurrence
 from tensornet_attn.ir.steps import legs_in
@@ -92,7 +93,7 @@ def few_rows(graph: Graph, step: Step) -> bool:
     """Whether each key meets at most `ROWS` rows of a query in a product with it; true of other steps."""
     for term in step.terms:
         keys = {leg for use in term.factors if graph.key in use.legs for leg in use.legs}
-        rows = [graph.size_of(leg) or 1 for leg in step.legs if leg not in keys]
+        rows = [size_of(graph, leg) or 1 for leg in step.legs if leg not in keys]
         if len(term.factors) > 1 and graph.key in step.legs and prod(rows) > ROWS:
             return False
     return True

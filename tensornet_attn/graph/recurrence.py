@@ -23,6 +23,7 @@ from tensornet_attn.graph.attention import (
     Weighting,
     score_of,
 )
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
@@ -288,7 +289,7 @@ def _apart_from_own(graph: Graph, of: Step) -> tuple[Step, tuple[Term, ...], Ste
 
 def _own_position(graph: Graph, use: Use) -> bool:
     """Whether a factor is 1 for the key at the query's own position, and 0 elsewhere."""
-    step = graph.source(use)
+    step = producer_of(graph, use)
     if step is None or step.box is None or step.box.kind != "keep" or use.legs != step.legs:
         return False
     masks = {*graph.masks(step)} - {CAUSAL}
@@ -313,11 +314,11 @@ def cumulative(graph: Graph, step: Step) -> Recurrence | str:
 
 def decay_of(graph: Graph, use: Use, count: int, causal: bool) -> Decay | str:
     """A factor of scores as a decay, or the reason why it is not one. `count` is its number of uses in the scores."""
-    box = graph.source(use)
+    box = producer_of(graph, use)
     if box is None or box.box is None or box.box.function != EXP:
         return f"'{use.name}' in the scores depends on both query and key"
     inner = box.box.of
-    of = graph.source(inner)
+    of = producer_of(graph, inner)
     if of is None or of.contraction is None or inner.legs != of.legs or use.legs != box.legs:
         return f"the exponent of '{use.name}' in the scores is not a sum of a query part and a key part"
     if len(graph.readers[of.name]) > 1 or len(graph.readers[box.name]) > count or {of.name, box.name} & graph.results:

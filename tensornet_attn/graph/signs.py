@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
@@ -45,10 +46,10 @@ def growing_exponentials(graph: Graph) -> list[str]:
     sure, cumulative = nonnegative(graph), {step.name for step in graph.steps if _running(graph, step)}
     growing = []
     for step in graph.steps:
-        if step.box is None or step.box.function != Function("exp") or graph.on_pairs(step.legs):
+        if step.box is None or step.box.function != Function("exp") or on_pairs(graph, step.legs):
             continue
         inner = step.box.of
-        of = graph.source(inner)
+        of = producer_of(graph, inner)
         terms = of.terms if of is not None and of.contraction is not None else (Term(ONE, (inner,)),)
         for term in terms:
             sums = [use for use in term.factors if use.name in cumulative]
@@ -78,7 +79,7 @@ def growing_sums(graph: Graph) -> Iterator[tuple[str, str]]:
         summed -= {name.name for term in terms for name in names(term.coefficient)}
         boxes = [graph.step[use.name].box for use in uses if use.name in graph.step]
         summed -= {box.leg for box in boxes if box is not None and OPS[box.kind].zero_where_hidden}
-        paired = any(graph.on_pairs(use.legs) for use in uses)
+        paired = any(on_pairs(graph, use.legs) for use in uses)
         if summed and not paired and inputs & behind(graph, [step.name]):
             yield step.name, min(summed)
 
@@ -98,7 +99,7 @@ def _running(graph: Graph, step: Step) -> bool:
     """Whether a step is a sum, over the keys up to each query, of a value of the keys alone."""
     if step.box is None or not operation_of(step).is_sum or step.box.leg != graph.key or graph.query not in step.legs:
         return False
-    of = graph.source(step.box.of)
+    of = producer_of(graph, step.box.of)
     masked = any(mask.name == "causal" for mask in graph.masks(step))
     return masked and of is not None and len(of.terms) == 1
 

@@ -12,6 +12,7 @@ from math import prod
 
 from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Kernel, Step, Term, Use, body_graph, cached
 from tensornet_attn.graph.hidden import counting, hider, looks
 from tensornet_attn.ir.arithmetic import ONE, evaluate
@@ -225,4 +226,4 @@ def _widest(graph: Graph, step: Step, pairs: bool) -> int:
     block = step.form
     assert isinstance(block, BlockedSteps)
     shapes = [inner_step.legs for inner_step in block.inside if quadratic(graph, inner_step.legs) == pairs]
-    return max((prod(graph.size_of(leg) or 1 for leg in legs) for legs in shapes), default=1)
+    return max((prod(size_of(graph, leg) or 1 for leg in legs) for legs in shapes), default=1)

@@ -45,6 +45,7 @@ from tensornet_attn.emit.experts import add_biases, choose, name_of_chosen, prod
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import ahead
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.steps import legs_in, with_terms
@@ -478,7 +479,7 @@ def _hidden(graph: Graph, last: ExpertProduct) -> Hidden | str:
     needed, use_counts = Routing.of(graph).needed, Counter(use.name for _, use in graph.uses())
     hidden: list[tuple[Step, ExpertProduct | None]] = []
     use, attended = last.x, False
-    while (step := graph.source(use)) is not None:
+    while (step := producer_of(graph, use)) is not None:
         choices = {(choice.leg, choice.by) for choice in needed.get(step.name, ())}
         if (last.expert, by) not in choices or use_counts[step.name] > 1 or use.legs != step.legs:
             if attended:

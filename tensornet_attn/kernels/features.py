@@ -14,6 +14,7 @@ from tensornet_attn.cost.kernels import KERNELS, body_of
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import one_row
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE, names
@@ -131,7 +132,7 @@ def _fits(graph: Graph, step: Step, reader: Step, tiles: bool) -> bool:
         row_legs <= {*step.legs}
         and len(shared) < len(step.uses)
         and all(sequence not in legs and (columns <= legs or not columns & legs) for legs in shared)
-        and prod(graph.size_of(leg) or INPUTS for leg in small) < INPUTS
+        and prod(size_of(graph, leg) or INPUTS for leg in small) < INPUTS
     )
 
 

@@ -47,6 +47,7 @@ from tensornet_attn.graph.attention import (
     UnnormalizedScores,
     attentions,
 )
+from tensornet_attn.graph.diagram import producer_of, size_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, linear, recurrence_of, sums, unmasked
@@ -414,7 +415,7 @@ def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
         return floats | divided
     scaled = {use for term in recurrence.terms if scene.number(term.coefficient) != 1 for use in term.query}
     for use in uses:
-        producer = graph.source(use)
+        producer = producer_of(graph, use)
         mapped = producer is not None and producer.name in scene.in_tiles
         if producer and mapped:
             floats |= kept(scene, producer.uses)
@@ -468,7 +469,7 @@ def cpp_option(writer: Writer, step: Step, kernels: Sequence[Step]) -> list[str]
         for recurrence, term in recurrence_terms
     ]
     source, name = linear_source(sides).strip(), writer.names.fresh(f"{writer.local[step.name]}_cpp")
-    small = tuple(writer.graph.size_of(leg) for leg in small_legs(writer, kernels))
+    small = tuple(size_of(writer.graph, leg) for leg in small_legs(writer, kernels))
     writer.native.append(source)
     writer.functions |= {f'{name} = LinearCpp(r"""\n{source}\n"""{f", {small}" if small else ""})'}
     return [f"cpp={name}"]

@@ -9,6 +9,7 @@ from tensornet_attn.cost.figures import instead
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.emit.wrap import indented
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.blocks import StepGroup
@@ -99,7 +100,7 @@ def _parts(writer: Writer, region: RegionSource, operands: list[BlockOperand], r
     lengths = {program.query: "n", program.key: "m", **dict.fromkeys(program.relative, "n + m - 1")}
 
     def size(leg: str) -> str | int:
-        return lengths.get(leg) or graph.size_of(leg) or 1
+        return lengths.get(leg) or size_of(graph, leg) or 1
 
     cpp_operands = []
     for operand in program.operands:

@@ -18,6 +18,7 @@ from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import laid, mask_options, matrix
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.alike import is_ones, narrow_after
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of
@@ -89,7 +90,7 @@ def _outer_product(graph: Graph, step: Step) -> Step | None:
     if not isinstance(recurrence, Recurrence) or not narrow_after(graph, step) or len(recurrence.terms) != 1:
         return None
     (term,) = recurrence.terms
-    product = graph.source(term.key[0]) if term.key else None
+    product = producer_of(graph, term.key[0]) if term.key else None
     if product is None or product.contraction is None or not all(is_ones(graph, use.name) for use in term.query):
         return None
     product_term, alone = product.terms[0], len(graph.readers[product.name]) == 1 and product.nested

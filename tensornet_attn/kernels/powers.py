@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tensornet_attn import limits
 from tensornet_attn.graph.attention import MappedScores, Terms, score_of
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Contraction, Function, Graph, Leg, Step, Term, Use
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import with_terms
@@ -53,8 +54,8 @@ def written_out(graph: Graph, of: Use) -> Graph:
 
 def _source(graph: Graph, use: Use) -> Step | None:
     """The step that computes a tensor with query and key legs as a sum of products; None if it is not such a sum."""
-    step = graph.source(use)
-    if step is None or not graph.on_pairs(use.legs):
+    step = producer_of(graph, use)
+    if step is None or not on_pairs(graph, use.legs):
         return None
     score = score_of(graph, use)
     if isinstance(score, Terms):

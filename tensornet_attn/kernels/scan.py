@@ -16,6 +16,7 @@ from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.recurrence import scans
 from tensornet_attn.ir.steps import legs_in
@@ -155,7 +156,7 @@ def _factors(step: Step) -> tuple[Use, ...]:
 
 def _alone(graph: Graph, use: Use) -> Step | None:
     """The step of a use that is its only one."""
-    step = graph.source(use)
+    step = producer_of(graph, use)
     alone = step is not None and len(graph.readers[use.name]) == 1 and use.legs == step.legs
     return step if alone and use.name not in graph.results else None
 

@@ -23,6 +23,7 @@ from tensornet_attn.emit.triton.kernels import kernels
 from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.emit.wrap import INDENT, WIDTH, filled, indented
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
 from tensornet_attn.ir.steps import within
@@ -210,7 +211,7 @@ def _source(region: TritonRegion, sources: dict[str, str]) -> str:
     program = region.program
     operands = dict(zip(region.operands, program.operands, strict=True))
     map_ops = [node.op for node in program.maps for _ in range(program.tiles(node.heads))]  # of each tile
-    sizes = {leg: region.graph.size_of(leg) for leg in program.heads}
+    sizes = {leg: size_of(region.graph, leg) for leg in program.heads}
     left, right = region.reach()
     settings = {
         "sides": (program.query, program.key),

@@ -11,6 +11,7 @@ from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import eps_text, laid, mask_options, matrix, sides_maps, sides_text, small_legs
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import recurrence_of
 from tensornet_attn.ir.arithmetic import ONE
@@ -71,7 +72,7 @@ def _summed(graph: Graph, step: Step) -> list[Step]:
     kernels, alike = list[Step](), set[object]()
     for term in step.terms:
         (use, *others) = term.factors or (None,)
-        summand = graph.source(use) if use is not None and not others and term.coefficient == ONE else None
+        summand = producer_of(graph, use) if use is not None and not others and term.coefficient == ONE else None
         if summand is None or use is None or not takes_maps(graph, summand, tiles=False):
             return []
         alone = len(graph.readers[summand.name]) == 1 and summand.name not in graph.results

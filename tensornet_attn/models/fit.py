@@ -13,6 +13,7 @@ from tensornet_attn import compiler
 from tensornet_attn import graph as graphs
 from tensornet_attn.errors import InputError, Problem
 from tensornet_attn.graph.build import build
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.visibility import by_distance
 from tensornet_attn.models.config import Part
@@ -180,8 +181,8 @@ def _check_fit(place: DesignPlace, graph: Graph) -> None:
     if len(output) != 2 or output[0] != graph.query:
         message = f"the output of '{graph.name}' has the legs '{' '.join(output)}'."
         place.refuse(message, "give the output the query leg and then the leg of the width, for the residual stream.")
-    elif graph.size_of(output[1]) != place.width:
-        size, into = graph.size_of(output[1]), inputs[0].legs[1]
+    elif size_of(graph, output[1]) != place.width:
+        size, into = size_of(graph, output[1]), inputs[0].legs[1]
         message = f"the output of '{graph.name}' has {size} on leg '{output[1]}', its input {place.width} on '{into}'."
         place.refuse(message, "give both the same size: a residual connection adds them.")
     if len(inputs) > 2:

@@ -13,6 +13,7 @@ import torch
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.masks import takes_key_mask
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
@@ -459,7 +460,7 @@ def _numbers(graph: Graph) -> Iterator[tuple[str, Arith]]:
 
 
 def _shape(graph: Graph, legs: tuple[str, ...]) -> Shape:
-    return tuple((leg, graph.size_of(leg)) for leg in legs)
+    return tuple((leg, size_of(graph, leg)) for leg in legs)
 
 
 def _masks(graph: Graph, schedule: Graph) -> Masks:

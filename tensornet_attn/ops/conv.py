@@ -147,7 +147,7 @@ class ConvOperation(Operation):
     def emit_masked(
         self, lines: ForwardEmitter, step: Step, box: Box, operand: TensorText, keep: str, bias: str
     ) -> None:
-        width = int(lines.graph.size_of(str(box.other)))
+        width = int(lines.graph.leg[str(box.other)].size)
         left, source, result_leg = (
             left_of(lines.graph, box, width),
             source_of(lines.graph, box),

@@ -17,6 +17,7 @@ from tensornet_attn.convert.export import reader_of, written
 from tensornet_attn.convert.layers import Reading, needed, read_as
 from tensornet_attn.convert.make import convert
 from tensornet_attn.errors import MissingPartError
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.nn.module import CompiledDesign
 
 POSITIONS = 11  # longer than the windows of all layers
@@ -92,7 +93,7 @@ def compare(layer: ParityLayer) -> Agreement:
     """
     theirs = layer.drawn()
     ours = layer.converted(theirs)
-    width = ours.plan.graph.size_of(ours.plan.graph.of_role("input")[0].legs[-1]) or 1
+    width = size_of(ours.plan.graph, ours.plan.graph.of_role("input")[0].legs[-1]) or 1
     generator = torch.Generator().manual_seed(1)
     x, towards = (torch.randn(2, POSITIONS, width, generator=generator, dtype=torch.float64) for _ in range(2))
     our_input, their_input = x.clone().requires_grad_(), x.clone().requires_grad_()

@@ -13,6 +13,7 @@ from math import prod
 
 from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.graph.attention import Legs, MapReader, NormalizedScores, ScoreTerm, SoftmaxOfScores, attentions
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import (
@@ -89,7 +90,7 @@ def of_last(recurrent: CarriedGraph) -> CarriedGraph:
         legs = tuple(graph.query if name == leg else name for name in step.legs)
         box = replace(step.box, leg=key if hides_rows(graph, step.box) else leg, operands=(("of", of),))
         changed[step.name] = [replace(step, op=box, legs=legs)]
-        source = graph.source(use)
+        source = producer_of(graph, use)
         if source is not None and source.contraction is not None:
             changed |= {source.name: _with_copies(graph, source, str(leg))}
     if changed:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith
 from tensornet_attn.ir.steps import legs_in
@@ -31,11 +32,11 @@ def _with_weight(graph: Graph, step: Step) -> Graph:
     box = step.box
     assert box is not None
     use, taps, source = box.of, str(box.other), source_of(graph, box)
-    source_step = graph.source(use)
+    source_step = producer_of(graph, use)
     term = product(source_step)
     if source_step is None or term is None or read_once(graph, source_step.name) is None:
         return graph
-    if graph.on_pairs(use.legs) or legs_in(term.factors) - {*source_step.legs} & {*use.legs}:
+    if on_pairs(graph, use.legs) or legs_in(term.factors) - {*source_step.legs} & {*use.legs}:
         return graph  # masks may use the legs of the whole product; or legs would collide
     names = dict(zip(source_step.legs, use.legs, strict=True))
     factors = [factor.renamed(names) for factor in term.factors]

@@ -22,6 +22,7 @@ from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import ahead, behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
+from tensornet_attn.graph.diagram import on_pairs, size_of
 from tensornet_attn.graph.graph import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.hidden import zero_at_pairs
 from tensornet_attn.graph.precision import kept_wide
@@ -122,13 +123,13 @@ def _looks_ahead(graph: Graph) -> str | None:
     for step in graph.steps:
         if graph.masked(step) and graph.query in step.uses[0].legs and lookahead(graph, step) > 0:
             return f"in '{step.name}' a query sees later keys; compile it with causal=True"
-        if convolves(step.box) and not graph.on_pairs(step.legs) and not graph.causal:
+        if convolves(step.box) and not on_pairs(graph, step.legs) and not graph.causal:
             return f"'{step.name}' reads later positions; compile it with causal=True"
     reads_keys = any(graph.key in use.legs for step in graph.steps for use in step.uses)
     if reads_keys and not (graph.tied or any(graph.key in tensor.legs for tensor in graph.of_role("input"))):
         return f"no input has the key leg '{graph.key}', so that the number of keys does not grow with the positions"
     for tensor in graph.tensors:
-        if tensor.role == "weight" and graph.on_pairs(tensor.legs):
+        if tensor.role == "weight" and on_pairs(graph, tensor.legs):
             return f"the weight '{tensor.name}' has an entry per query and key, independent of their positions"
     leak = next((reason.removesuffix(".") for _, reason in causal_leaks(graph)), None)
     sums_later_keys = leak is None and graph.key is not None and not looks_back(replace(graph, causal=True))
@@ -239,7 +240,7 @@ class _Derivation:
         """How far back a convolution reads; None for other steps."""
         if step.box is None or not convolves(step.box):
             return None
-        return left_of(self.graph, step.box, int(self.graph.size_of(str(step.box.other)) or 1))
+        return left_of(self.graph, step.box, int(size_of(self.graph, str(step.box.other)) or 1))
 
     def _seq(self, legs: Iterable[str]) -> list[str]:
         """The sequence legs in a list of legs."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.attention import MapReader, attentions, readers_of
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, times
 from tensornet_attn.ir.steps import legs_in, within
@@ -69,10 +70,10 @@ def _terms(
 ) -> Iterator[tuple[Term, Use | None]]:
     """The terms of a blend, each with its map, or None if it has none; nested blends are expanded."""
     for term in op.terms:
-        keys = [use for use in term.factors if graph.on_pairs(use.legs)]
+        keys = [use for use in term.factors if on_pairs(graph, use.legs)]
         # A nested blend has its own leg names, so a leg that it sums cannot appear in the outer terms.
         in_scope = all({*use.legs} <= {*legs} for use in term.factors)
-        source = graph.source(keys[0]) if len(keys) == 1 else None
+        source = producer_of(graph, keys[0]) if len(keys) == 1 else None
         if source is None or keys[0].legs != source.legs:
             yield term, None
         elif source.name in attentions(graph) and (in_scope or not inner):

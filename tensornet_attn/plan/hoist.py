@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from tensornet_attn.graph.attention import attentions, readers_of
+from tensornet_attn.graph.diagram import on_pairs
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, sums
@@ -59,7 +60,7 @@ def _with_ones(graph: Graph, box: Step) -> Graph:
 
 def _values(graph: Graph, box: Step, least: int) -> dict[Use, None]:
     """The values of a map's readers, if at least that many products read it, all in the same way; otherwise empty."""
-    is_map = graph.on_pairs(box.legs) and not kept(graph, box.name)
+    is_map = on_pairs(graph, box.legs) and not kept(graph, box.name)
     readers = readers_of(graph, box.name) if is_map else ()
     if len(readers) < least or any(graph.key in reader.step.legs or reader.term is None for reader in readers):
         return {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from tensornet_attn.errors import InputError, nearest
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.plan.cut import Cut, Slot, Unsplit, glued, named
 from tensornet_attn.rewrite.whole import simplified
@@ -102,7 +103,7 @@ def _splits(graph: Graph, processes: int | None, leg: str | None) -> list[SplitL
 
 def _split(cut: Cut, processes: int | None, strict: bool) -> SplitLeg:
     """The split along a leg. Raises Unsplit; `strict`: also if processes would repeat work."""
-    size = cut.graph.size_of(cut.leg) or 0
+    size = size_of(cut.graph, cut.leg) or 0
     if processes is not None and size % processes:
         raise Unsplit(f"{processes} processes do not divide '{cut.leg}' ({size})")
     shards = tuple(cut.shards())

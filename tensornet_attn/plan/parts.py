@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import prod
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.rewrite.change import draws
 
@@ -92,7 +93,7 @@ class Decoding:
     @cached_property
     def sizes(self) -> dict[str, tuple[int, ...]]:
         """The sizes of a state, or of one cached position, by name."""
-        return {cached.name: tuple(self.graph.size_of(leg) or 1 for leg in cached.legs) for cached in self.kept}
+        return {cached.name: tuple(size_of(self.graph, leg) or 1 for leg in cached.legs) for cached in self.kept}
 
     def floats(self, n: int) -> int:
         """Cached elements after n positions, for one sequence."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.diagram import on_pairs
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.rewrite.change import draws, fresh, is_map, kept, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule
@@ -42,7 +43,7 @@ def scores_apart(graph: Graph, step_name: str) -> Graph | None:
 def maps_of(graph: Graph, step_name: str) -> tuple[str, ...]:
     """The attention maps that read a product of queries and keys with further readers; empty if it has one reader."""
     step, readers = graph.step[step_name], [step for step, _ in graph.readers.get(step_name, ())]
-    if step.contraction is None or not graph.on_pairs(step.legs):
+    if step.contraction is None or not on_pairs(graph, step.legs):
         return ()
     if len(readers) + kept(graph, step_name) < 2:
         return ()

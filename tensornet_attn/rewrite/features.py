@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tensornet_attn.graph.diagram import producer_of, size_of
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number
 from tensornet_attn.ir.steps import legs_in, within, without
@@ -47,7 +48,7 @@ def side_by_side(graph: Graph, step_name: str) -> Graph | None:
     key_legs = tuple(leg for leg in (*scores.legs, *heads) if leg in joint or leg in side_legs[1])
     key_legs = tuple(dict.fromkeys(leg for leg in key_legs if leg != graph.query))
     feature_legs = [within(without(pair[0].legs, *scores.legs), pair[1].legs) for _, pair in wide]
-    sizes = [[graph.size_of(leg) for leg in legs] for legs in feature_legs]
+    sizes = [[size_of(graph, leg) for leg in legs] for legs in feature_legs]
     if any(None in pair_sizes for pair_sizes in sizes) or not all(
         {*pair[0].legs} <= {*query_legs, *legs} and {*pair[1].legs} <= {*key_legs, *legs}
         for (_, pair), legs in zip(wide, feature_legs, strict=True)
@@ -111,7 +112,7 @@ def _scores(graph: Graph, step_name: str) -> Step | None:
     if box is None:
         return None
     of = box.of
-    scores = graph.source(of)
+    scores = producer_of(graph, of)
     unrenamed = scores is not None and scores.contraction is not None and of.legs == scores.legs
     return scores if unrenamed and read_once(graph, of.name) is not None else None
 

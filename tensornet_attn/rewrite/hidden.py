@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.diagram import on_pairs, size_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
 from tensornet_attn.graph.pairs import batched
@@ -70,7 +71,7 @@ class _Hiding:
 
     def __post_init__(self) -> None:
         inputs = self.graph.of_role("input")
-        self.doubtful = {tensor.name for tensor in inputs if self.graph.on_pairs(tensor.legs)}
+        self.doubtful = {tensor.name for tensor in inputs if on_pairs(self.graph, tensor.legs)}
         self.rows = {tensor.name for tensor in inputs if self.keys and not tensor.finite}
         self.masked = zero_at_pairs(self.graph)
         weights = self.graph.of_role("weight")
@@ -94,7 +95,7 @@ class _Hiding:
             new_uses.append(self.hidden(step, use, look, fill) if harm else use)
         self.rows |= {step.name} if any(use.name in self.rows for use in new_uses) else set()
         product = any(len(term.factors) > 1 for term in step.terms) or any(use.name in self.large for use in new_uses)
-        if product and self.graph.on_pairs(step.legs) and step.name not in self.masked:
+        if product and on_pairs(self.graph, step.legs) and step.name not in self.masked:
             self.large.add(step.name)
         new_uses = self.with_zeros(step, new_uses) if step.name in self.counting else new_uses
         if self.is_empty(step, new_uses):
@@ -115,8 +116,8 @@ class _Hiding:
 
     def size(self, use: Use) -> tuple[bool, bool, int]:
         """The order in which factors are hidden: keys alone, those with a batch, then by their elements per key."""
-        elements = prod(self.graph.size_of(leg) or 1 for leg in use.legs)
-        return self.graph.on_pairs(use.legs), use.name not in self.batched, elements
+        elements = prod(size_of(self.graph, leg) or 1 for leg in use.legs)
+        return on_pairs(self.graph, use.legs), use.name not in self.batched, elements
 
     def is_empty(self, step: Step, uses: Sequence[Use]) -> bool:
         """Whether a step that reads these uses is zero at hidden keys."""
@@ -162,7 +163,7 @@ class _Hiding:
         return step.kernel is not None or self.graph.masked(step)
 
     def on_keys(self, legs: Iterable[str]) -> bool:
-        return self.graph.key in {*legs} and not self.graph.on_pairs(legs)
+        return self.graph.key in {*legs} and not on_pairs(self.graph, legs)
 
     def harmful(self, step: Step) -> list[bool]:
         """For each use, whether a possibly infinite entry would produce NaN; rows are hidden where they are read."""
@@ -184,7 +185,7 @@ class _Hiding:
         return [row or always or use.name in harmful for row, use in zip(rows, step.uses, strict=True)]
 
     def infinite(self, use: Use) -> bool:
-        return self.graph.on_pairs(use.legs) if self.everywhere else use.name in self.doubtful
+        return on_pairs(self.graph, use.legs) if self.everywhere else use.name in self.doubtful
 
     def overflows(self, step: Step, use: Use, factors: Sequence[Use]) -> bool:
         """Whether a factor may be infinite where another one is zero, or its gradient, as that of a map in a `keep`.
@@ -195,13 +196,13 @@ class _Hiding:
             return use.name in self.large
         readers = [reader.box for reader, _ in self.graph.readers.get(step.name, ())]
         hides = bool(readers) and all(box is not None and OPS[box.kind].only_hides for box in readers)
-        maps = [factor.name for factor in factors if self.graph.on_pairs(factor.legs)]
+        maps = [factor.name for factor in factors if on_pairs(self.graph, factor.legs)]
         return hides and not self.blocks and sum(bool(self.learned & behind(self.graph, [name])) for name in maps) > 1
 
     def hidden(self, step: Step, use: Use, look: Seen, fill: float) -> Use:
         """The replacement of a use of which `look` is visible; kernels hide keys of pairs in what they read."""
-        look = EVERYTHING if look == BY_KEY and not self.keys and self.graph.on_pairs(use.legs) else look
-        if look == EVERYTHING and not (self.blocks and fill != _FACTOR and self.graph.on_pairs(use.legs)):
+        look = EVERYTHING if look == BY_KEY and not self.keys and on_pairs(self.graph, use.legs) else look
+        if look == EVERYTHING and not (self.blocks and fill != _FACTOR and on_pairs(self.graph, use.legs)):
             return use
         operand = leaf(self.graph, use) if self.on_keys(use.legs) else use
         if (operand, look, fill) not in self.boxes:

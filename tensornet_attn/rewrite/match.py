@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, permutations
 
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Arith
@@ -102,7 +103,7 @@ WORDS: dict[str, Callable[[Match, Use], bool]] = {
     "m": lambda match, use: match.graph.key in use.legs,
     "keys": lambda match, use: bool(match.keys & {*use.legs}),
     "held": lambda match, use: use.name not in match.batched,
-    "map": lambda match, use: is_map(match.graph, match.graph.source(use)),
+    "map": lambda match, use: is_map(match.graph, producer_of(match.graph, use)),
     "constant": lambda match, use: use.name in match.graph.tensor and match.graph.tensor[use.name].role == "constant",
 }
 Choices = Iterator[tuple[str, Places]]
@@ -131,7 +132,7 @@ class Matcher:
         if box is None or box.kind != body.kind:
             return
         use = box.of
-        source = match.graph.source(use)
+        source = producer_of(match.graph, use)
         if body.of not in self.side:
             yield match.but({name: step}, {body.of: (use,)})
         elif source is not None and source.op is not None and read_once(match.graph, use.name) is not None:
@@ -193,7 +194,7 @@ class Matcher:
         if item.name in match.steps and match.steps[item.name].name != use.name:
             return False
         if item.name in self.side and item.name not in match.steps:
-            source = match.graph.source(use)
+            source = producer_of(match.graph, use)
             if source is None or source.contraction is None or read_once(match.graph, use.name) is None:
                 return False
         elif item.name in match.uses and match.uses[item.name] != (use,):

@@ -9,6 +9,7 @@ values: with few queries, many keys, and a latent that all heads share.
 
 from __future__ import annotations
 
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Use
 from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.rewrite.change import inlined, is_map
@@ -35,7 +36,7 @@ def wide_factor(match: Match) -> Match | None:
 
 def mixes_maps(match: Match) -> Match | None:
     """B is a product with an attention map, and its reader is a product."""
-    maps = any(is_map(match.graph, match.graph.source(use)) for use in match.uses["X"])
+    maps = any(is_map(match.graph, producer_of(match.graph, use)) for use in match.uses["X"])
     mixed = maps and len(match.uses["X"]) > 1 and match.graph.key in match.steps["B"].legs
     return match if mixed and match.uses[".."] else None
 
@@ -64,7 +65,7 @@ def projected_value(match: Match) -> Match | None:
     """K is a projection of keys only, S sums over keys with a map, and S or other factors have its legs."""
     graph, factors = match.graph, _factors(match)
     keys = [use for use in factors if graph.key in use.legs and graph.query not in use.legs]
-    maps = any(graph.on_pairs(use.legs) for use in factors)
+    maps = any(on_pairs(graph, use.legs) for use in factors)
     others = legs_in(use for use in factors if use not in keys)
     summed = maps and graph.key not in match.legs("S") and not legs_in(keys) - others - match.legs("S")
     return match if summed else None
@@ -74,7 +75,7 @@ def projected_twice(match: Match) -> Match | None:
     """Z and Y both multiply by weights, and together they have one factor with batch dimensions."""
     graph, batched = match.graph, match.batched
     inner, outer = match.uses["X"], (match.first_use("Z"), *match.uses[".."])
-    maps = any(graph.on_pairs(use.legs) for use in (*inner, *outer))
+    maps = any(on_pairs(graph, use.legs) for use in (*inner, *outer))
     held = _held(match, inner) and _held(match, outer) and len(outer) > 1 and not maps
     return match if held and sum(use.name in batched for use in (*inner, *outer)) == 2 else None  # the tensor and Z
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from tensornet_attn.graph.diagram import producer_of, size_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, Negative, evaluate
@@ -31,7 +32,7 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     box, reader = graph.step[step_name].box, read_once(graph, step_name)
     if box is None or box.function is None or box.function.name != "relu" or reader is None:
         return None
-    inner = graph.source(box.of)
+    inner = producer_of(graph, box.of)
     term = product(inner)
     if inner is None or term is None or read_once(graph, inner.name) is None or inner.legs != box.of.legs:
         return None
@@ -44,7 +45,7 @@ def relu_of_weight(graph: Graph, step_name: str) -> Graph | None:
     if len(held) != 1 or not rest or contraction is None:
         return None
     (weight,), data_legs = held, within(inner.legs, legs_in(rest))
-    spread = [graph.size_of(leg) or 1 for leg in inner.legs if leg not in data_legs]
+    spread = [size_of(graph, leg) or 1 for leg in inner.legs if leg not in data_legs]
     if prod(spread) <= 2 or not {*weight.legs} & {*data_legs} - {*contraction.legs}:
         return None
     scores = Step(inner.name, Contraction((replace(term, factors=rest),)), data_legs)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_places
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence
@@ -25,7 +26,7 @@ def joint_keys(graph: Graph, step_name: str) -> Graph | None:
     step, box = graph.step[step_name], graph.step[step_name].box
     if box is None or box.other is not None:
         return None
-    inner = graph.source(box.of)
+    inner = producer_of(graph, box.of)
     sums = inner.box if inner is not None else None
     if (
         inner is None
@@ -124,7 +125,7 @@ def one_side(match: Match, scores: Step, term_index: int) -> Choices:
 
 def grows(graph: Graph, use: Use) -> bool:
     """Whether a tensor grows with the length: a position, or a sum over the keys up to a query, also as an operand."""
-    tensor, step = graph.tensor.get(use.name), graph.source(use)
+    tensor, step = graph.tensor.get(use.name), producer_of(graph, use)
     if step is None:
         return tensor is not None and (tensor.init == POSITION or tensor.wide)
     if step.box is not None:

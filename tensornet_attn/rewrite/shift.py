@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
 from tensornet_attn.ir.steps import legs_in, with_terms, within
 from tensornet_attn.ops import operation_of
@@ -21,7 +22,7 @@ def shift_after_product(graph: Graph, step_name: str) -> Graph | None:
     step = graph.step[step_name]
     for at, term in enumerate(step.terms):
         for use in term.factors:
-            source = graph.source(use)
+            source = producer_of(graph, use)
             if source is None or source.box is None or not operation_of(source).makes_leg:
                 continue
             if use.legs == source.legs and read_once(graph, use.name) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.visibility import hidden_areas
 from tensornet_attn.ir.arithmetic import ONE, Arith, Name
@@ -57,8 +58,8 @@ def _form(graph: Graph, step: Step) -> tuple[object, Legs]:
     leg_names: dict[str, str] = {}
     for use in step.uses:
         for leg in use.legs:
-            fixed = graph.size_of(leg) is None or graph.leg[leg].sequence
-            leg_names.setdefault(leg, leg if fixed else f"{len(leg_names)}: {graph.size_of(leg)}")
+            fixed = size_of(graph, leg) is None or graph.leg[leg].sequence
+            leg_names.setdefault(leg, leg if fixed else f"{len(leg_names)}: {size_of(graph, leg)}")
     if not {*step.legs} <= leg_names.keys():
         return step, step.legs
     renamed = with_uses(step, lambda use: Use(use.name, _renamed(use.legs, leg_names)))
@@ -109,7 +110,7 @@ def identity(match: Match) -> Match | None:
     tensor, rest = graph.tensor.get(use.name), match.uses["R"]
     if tensor is None or tensor.role != "constant" or tensor.init is None or tensor.init.name != "eye":
         return None
-    sizes = {graph.size_of(leg) for leg in use.legs}
+    sizes = {size_of(graph, leg) for leg in use.legs}
     summed_leg = next((leg for leg in reversed(use.legs) if leg not in legs), None)
     if summed_leg is None or len(sizes) > 1 or None in sizes or summed_leg not in legs_in(rest):
         return None
@@ -138,7 +139,7 @@ def _without_leg(graph: Graph, name: str, leg: str) -> Graph | None:
 
     # S[h n m] the same for every h;  A = softmax_m S;  y = A[h n m] V[m h e]     ->     A[n m];  y = A[n m] V[m h e]
     """
-    if kept(graph, name) or graph.size_of(leg) is None:
+    if kept(graph, name) or size_of(graph, leg) is None:
         return None
     step = graph.step[name]
     axis = step.legs.index(leg)

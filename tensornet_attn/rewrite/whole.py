@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.rewrite.change import kept, seen, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule, Trace, everywhere
@@ -40,8 +41,8 @@ def own_names(graph: Graph, step_name: str) -> Graph | None:
 
 def _strange(graph: Graph, use: Use) -> Iterator[tuple[str, str]]:
     """(own name, name in the use) of the legs of a map that the use renames."""
-    source = graph.source(use)
-    if source is None or not graph.on_pairs(source.legs):
+    source = producer_of(graph, use)
+    if source is None or not on_pairs(graph, source.legs):
         return
     for declared, read in zip(source.legs, use.legs, strict=True):
         a, b = graph.leg[declared], graph.leg[read]

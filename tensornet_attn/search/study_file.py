@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from tensornet_attn import compiler
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph import build
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.models.fit import is_path
 from tensornet_attn.search.read import load
 from tensornet_attn.search.space import Space
@@ -253,13 +254,13 @@ def width_of(space: Space) -> int:
     for name, content in space.bases.items():
         graph = build(compiler.load(dict(content)))
         inputs = graph.of_role("input")
-        legs = [leg for leg in inputs[0].legs if graph.size_of(leg) is not None] if inputs else []
+        legs = [leg for leg in inputs[0].legs if size_of(graph, leg) is not None] if inputs else []
         if len(legs) != 1 or len(inputs[0].legs) != 2:
             raise InputError(
                 f"base '{name}' is not a layer of a model: give its input a sequence leg and then its width, e.g. n f."
             )
         (leg,) = legs
-        sizes = [*space.legs[leg]] if leg in space.legs else [graph.size_of(leg)]
+        sizes = [*space.legs[leg]] if leg in space.legs else [size_of(graph, leg)]
         if len(sizes) > 1:
             raise InputError(
                 f"leg '{leg}' of '{name}' is the width of the model, which must not vary: give it one size in the "

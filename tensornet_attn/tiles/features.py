@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.ir.steps import within
 from tensornet_attn.ops import OPS
@@ -72,7 +73,7 @@ class _Feature(Steps):
     operands: dict[Use, TileOperand] = field(default_factory=dict)
 
     def size(self, leg: str) -> int:
-        return self.graph.size_of(leg) or 1
+        return size_of(self.graph, leg) or 1
 
     def axes(self, legs: tuple[str, ...]) -> Axes:
         return ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
 from tensornet_attn.ir.steps import without
 from tensornet_attn.ops import operation_of
@@ -39,7 +40,7 @@ def quadratic(graph: Graph, legs: Iterable[str]) -> bool:
 
 
 def unbounded(graph: Graph, leg: str) -> bool:
-    return graph.leg[leg].kind == "relative" and graph.size_of(leg) is None
+    return graph.leg[leg].kind == "relative" and size_of(graph, leg) is None
 
 
 def made_inside(graph: Graph, use: Use) -> bool:
@@ -164,7 +165,7 @@ def _uses(op: Kernel) -> Iterator[Use]:
 
 
 def _size(graph: Graph, leg: str) -> int:
-    size = graph.size_of(leg)
+    size = size_of(graph, leg)
     if size is None:
         raise Unfit(f"values of queries x keys have the leg '{leg}', whose size is known only at run time")
     return size

@@ -12,6 +12,7 @@ from pathlib import Path
 from tensornet_attn import compiler
 from tensornet_attn.cost.report import Report
 from tensornet_attn.graph import Graph, build
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.ir.arithmetic import Number
 from tensornet_attn.spec import Design, library
 from tensornet_attn.spec.design import SECTIONS
@@ -134,7 +135,7 @@ class Catalogue:
         name = AGAINST if entry.graph.key else AGAINST_WITHOUT_KEYS
         if entry.name == name or name not in self.entries:
             return None
-        sizes = [entry.graph.size_of(leg) for leg in entry.graph.of_role("input")[0].legs]
+        sizes = [size_of(entry.graph, leg) for leg in entry.graph.of_role("input")[0].legs]
         width = [1, *(size for size in sizes if size is not None)][-1]
         if (name, width) not in self._resized:
             self._resized[name, width] = CatalogueEntry(_resized(self.entries[name].graph, width))

@@ -10,6 +10,7 @@ from tensornet_attn.emit.triton.kernel import AFTER, BEFORE, FIRST, INSIDE, LAST
 from tensornet_attn.emit.triton.nodes import row_at, shape, tile_at
 from tensornet_attn.emit.triton.region import TritonRegion
 from tensornet_attn.emit.triton.totals import add_totals
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.program import At, Node, below, factored
 
@@ -167,7 +168,7 @@ def looped(region: TritonRegion, leaves: Iterable[Node]) -> str | None:
 
 def numbers_of(region: TritonRegion, legs: Iterable[str]) -> int:
     """Elements of a tensor for one query and one key."""
-    return prod(region.graph.size_of(leg) or 1 for leg in legs)
+    return prod(size_of(region.graph, leg) or 1 for leg in legs)
 
 
 def wanted(region: TritonRegion, leaves: Leaves) -> list[str]:

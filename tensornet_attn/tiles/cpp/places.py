@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.ir.arithmetic import Arith, Binary, FunctionCall, Name, Negative, Number, evaluate, names
 from tensornet_attn.tiles.program import At, Axes, Node, Program
@@ -59,7 +60,7 @@ class Addresses:
         return self.program.first_of(len(self.program.maps))
 
     def leg_size(self, leg: str) -> int:
-        return self.graph.size_of(leg) or 1
+        return size_of(self.graph, leg) or 1
 
     def programs_of(self, leg: str) -> int:
         """How many programs share the tiles of a leg."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from tensornet_attn.cost.rates import shipped
+from tensornet_attn.graph.diagram import size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.tiles.derive import Gradients
 from tensornet_attn.tiles.program import ROWS, Node, Program, below
@@ -35,7 +36,7 @@ def saved_products(graph: Graph, program: Program, gradients: Gradients) -> dict
 
 def width_of(graph: Graph, program: Program, node: Node) -> int:
     """The width that a product sums over."""
-    return prod(graph.size_of(leg) or 1 for leg in program.widths.get(node.data[0], ()))
+    return prod(size_of(graph, leg) or 1 for leg in program.widths.get(node.data[0], ()))
 
 
 def pays(width: int) -> bool:
