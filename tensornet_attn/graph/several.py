@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from tensornet_attn.graph.boxes import make_box
 from tensornet_attn.graph.scope import Scope
-from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Term, Use, without
+from tensornet_attn.ir.steps import Box, Contraction, Function, Step, Term, Use, minus, plus, without
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.ops import OPS
 from tensornet_attn.ops.schema import BoxModel
@@ -103,7 +102,7 @@ def _with_keys(
     inner = {**operands, "of": level}
     box, result_legs = make_box(scope, model.model_copy(update=changed), inner, path)
     keys = _step(scope, f"{name}.keys", box, result_legs)
-    rest = Contraction((Term(ONE, (scores,)), Term(Negative(ONE), (level,))))
+    rest = Contraction((plus(scores), minus(level)))
     less = _step(scope, f"{name}.less", rest, of.legs)
     share = _step(scope, f"{name}.share", Box("map", None, (("of", less),), function=Function("exp")), of.legs)
     dropout = scope.number(model.dropout, "'dropout'")  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.precision import kept_wide
-from tensornet_attn.ir.arithmetic import ONE, Arith, evaluate, names
-from tensornet_attn.ir.steps import legs_in
+from tensornet_attn.ir.arithmetic import Arith, evaluate, names
+from tensornet_attn.ir.steps import legs_in, plus
 from tensornet_attn.ops import OPS, operation_of
 
 _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_slopes", "bucket", "log_bucket"})
@@ -50,7 +50,7 @@ def growing_exponentials(graph: Graph) -> list[str]:
             continue
         inner = step.box.of
         of = producer_of(graph, inner)
-        terms = of.terms if of is not None and of.contraction is not None else (Term(ONE, (inner,)),)
+        terms = of.terms if of is not None and of.contraction is not None else (plus(inner),)
         for term in terms:
             sums = [use for use in term.factors if use.name in cumulative]
             negative = _number(graph, term.coefficient) < 0
@@ -92,7 +92,7 @@ def _summed(graph: Graph, step: Step) -> tuple[Term, ...]:
         return ()
     of = step.box.of
     product = graph.step[of.name].contraction if of.name in graph.step else None
-    return product.terms if product is not None else (Term(ONE, (of,)),)
+    return product.terms if product is not None else (plus(of),)
 
 
 def _running(graph: Graph, step: Step) -> bool:

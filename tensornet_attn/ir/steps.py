@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from tensornet_attn.ir.arithmetic import ONE, Arith
+from tensornet_attn.ir.arithmetic import ONE, Arith, Negative
 
 LOGIC = {"or": 1, "and": 2, "not": 3}  # operators of masks: precedence
 
@@ -95,6 +95,14 @@ class Term:
     factors: tuple[Use, ...]
 
 
+def plus(*factors: Use) -> Term:
+    return Term(ONE, factors)
+
+
+def minus(*factors: Use) -> Term:
+    return Term(Negative(ONE), factors)
+
+
 @dataclass(frozen=True)
 class Contraction:
     """A sum of products. A term sums its legs that the result lacks, and broadcasts over result legs that it lacks."""
@@ -104,7 +112,7 @@ class Contraction:
     @classmethod
     def of(cls, *factors: Use) -> Contraction:
         """One product."""
-        return cls((Term(ONE, factors),))
+        return cls((plus(*factors),))
 
     @cached_property
     def uses(self) -> tuple[Use, ...]:

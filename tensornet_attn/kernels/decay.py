@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
 from tensornet_attn.graph.recurrence import EXP, Decay
-from tensornet_attn.ir.arithmetic import ONE, Negative
-from tensornet_attn.ir.steps import with_terms
+from tensornet_attn.ir.steps import minus, plus, with_terms
 from tensornet_attn.rewrite.change import fresh, kept
 from tensornet_attn.rewrite.duplicate import duplicated
 
@@ -51,9 +50,9 @@ def decay_sides(graph: Graph, decay: Decay, name: str, before: list[Step]) -> li
         legs = (*(axis for axis in decay.box.legs if axis in side_legs and axis not in (graph.query, graph.key)), leg)
         before.append(Step(f"{name}.{letter}", Contraction(terms), legs))
         uses.append(Use(f"{name}.{letter}", legs))
-    difference = [Term(ONE, (uses[0],)), Term(Negative(ONE), (uses[1],))]
+    difference = [plus(uses[0]), minus(uses[1])]
     if decay.diagonal is None:
         return [with_terms(decay.of, difference), decay.box]
     diagonal = replace(decay.diagonal, name=f"{name}.own")
-    difference.append(Term(ONE, (diagonal.use, uses[2])))
+    difference.append(plus(diagonal.use, uses[2]))
     return [diagonal, with_terms(decay.of, difference), decay.box]

@@ -48,7 +48,7 @@ from tensornet_attn.graph.attention import ahead
 from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
-from tensornet_attn.ir.steps import legs_in, with_terms
+from tensornet_attn.ir.steps import legs_in, plus, with_terms
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import TIE, compared
 from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
@@ -398,7 +398,7 @@ def _biases_apart(graph: Graph) -> Graph:
         (term,) = chosen
         legs = tuple(leg for leg in step.legs if any(leg in use.legs for use in term.factors))
         name = fresh(graph, f"{step.name}.product")
-        summands = tuple(Term(ONE, (Use(name, legs),)) if summand is term else summand for summand in terms)
+        summands = tuple(plus(Use(name, legs)) if summand is term else summand for summand in terms)
         replaced[step.name] = [Step(name, Contraction((term,)), legs), with_terms(step, summands)]
     return with_steps(graph, replaced) if replaced else graph
 

@@ -25,7 +25,7 @@ from tensornet_attn.graph.attention import ScoreTerm
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums
 from tensornet_attn.ir.arithmetic import ONE
-from tensornet_attn.ir.steps import legs_in, within, without
+from tensornet_attn.ir.steps import legs_in, plus, within, without
 from tensornet_attn.ir.values import Legs, TensorText, shape_comment
 from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
@@ -224,7 +224,7 @@ class Mixed:
         value, mix = (() if use is None else (use,) for use in (recurrence.value, recurrence.mix))
         states = [(box.use, *mix), *([(recurrence.added,)] if recurrence.added else [])]
         inside = Step(of.name, Contraction.of(*term.key, *value), of.legs)
-        contraction = Contraction(tuple(Term(ONE, (*term.query, *state)) for state in states))
+        contraction = Contraction(tuple(plus(*term.query, *state) for state in states))
         body = (inside, box, Step(name, contraction, legs))
         kernel_step = Step(name, kernel(STATES.kind, graph, before, body, recurrence), legs)
         read = replace(self.read, terms=()) if recurrence.added else self.read

@@ -28,7 +28,7 @@ from tensornet_attn.graph.recurrence import (
     sums,
 )
 from tensornet_attn.ir.arithmetic import ONE, Negative, Number
-from tensornet_attn.ir.steps import without
+from tensornet_attn.ir.steps import minus, plus, without
 from tensornet_attn.kernels.linear import LINEAR, with_own_scores
 from tensornet_attn.ops.conv import convolves, hides_rows
 from tensornet_attn.ops.delta_rule import legs_of
@@ -183,7 +183,7 @@ class _BoxStates:
             legs = tuple(dict.fromkeys(leg for use in keys for leg in use.legs if leg not in pair))
             past, name = self.hold(legs)
             decayed = (past, level.fall) if level else (past,)
-            terms = (Term(ONE, decayed), Term(ONE, (self.visible(), *map(self.now, keys))))
+            terms = (Term(ONE, decayed), plus(self.visible(), *map(self.now, keys)))
             self.steps.append(Step(name, Contraction(terms), legs))
             self.state_of_sum[keys] = past
         return self.state_of_sum[keys]
@@ -224,26 +224,24 @@ class _BoxStates:
         past, name = self.hold(legs)
         self.largest.add(past.name)
         rows = (*legs, self.query)
-        invisible = Contraction((Term(ONE, ()), Term(Negative(ONE), (self.visible(),))))
+        invisible = Contraction((Term(ONE, ()), minus(self.visible())))
         hidden = self.map(f"{name}.hidden", "relu", invisible, (self.query,))
-        minus = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
-        b = self.step(f"{name}.b", Contraction((*minus, Term(Number(-HIDDEN), (hidden,)))), rows)
+        below = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
+        b = self.step(f"{name}.b", Contraction((*below, Term(Number(-HIDDEN), (hidden,)))), rows)
         largest = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
-        above = Contraction((Term(Negative(ONE), (largest,)), Term(Negative(ONE), (past,))))
+        above = Contraction((minus(largest), minus(past)))
         any_visible = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())
-        none_visible = self.step(f"{name}.none", Contraction((Term(ONE, ()), Term(Negative(ONE), (any_visible,)))), ())
-        least = [
-            Term(Negative(ONE), (any_visible, use)) for use in (largest, self.map(f"{name}.above", "relu", above, legs))
-        ]
-        least += [Term(ONE, (none_visible, past))]  # if the chunk has no visible key, the level stays
+        none_visible = self.step(f"{name}.none", Contraction((Term(ONE, ()), minus(any_visible))), ())
+        least = [minus(any_visible, use) for use in (largest, self.map(f"{name}.above", "relu", above, legs))]
+        least += [plus(none_visible, past)]  # if the chunk has no visible key, the level stays
         level = self.step(f"{name}.least", Contraction(tuple(least)), legs)
         end = self.step(f"{name}.end", Box("max", self.query, (("of", Use(PLACE, (self.query,))),)), ())
         shifted = [self.at(term, end) for term in of_key if self.at(term, end) != term]
-        self.steps.append(Step(name, Contraction((Term(ONE, (level,)), *shifted)), legs))
-        change = Contraction((Term(ONE, (level,)), Term(Negative(ONE), (past,))))
+        self.steps.append(Step(name, Contraction((plus(level), *shifted)), legs))
+        change = Contraction((plus(level), minus(past)))
         fall = self.map(f"{name}.fall", "exp", change, legs)
-        keys = self.map(f"{name}.keys", "exp", Contraction((Term(ONE, (level,)), Term(ONE, (b,)))), rows)
-        terms = [*(self.at(term, Use(PLACE, (self.query,))) for term in of_query), Term(Negative(ONE), (past,))]
+        keys = self.map(f"{name}.keys", "exp", Contraction((plus(level), plus(b))), rows)
+        terms = [*(self.at(term, Use(PLACE, (self.query,))) for term in of_query), minus(past)]
         query_legs = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
         query_legs = (*without(query_legs, self.query), self.query)
         since = Use(f"{name}.since", query_legs)
@@ -307,14 +305,14 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     legs = rows + without(value.legs, *box.legs)
     keep = replace(box, op=replace(box.box, kind="keep", numbers=()))
     map_ = Use(name, box.legs)
-    read = [Term(ONE, (map_, value)), *(states.read(term, value) for term in recurrence.terms)]
+    read = [plus(map_, value), *(states.read(term, value) for term in recurrence.terms)]
     before = [Step(f"{name}.read", Contraction(tuple(read)), legs)]
     factors: tuple[Use, ...] = (Use(f"{name}.read", legs),)
     tensors: tuple[Tensor, ...] = ()
     if isinstance(attention.weighting, NormalizedScores):
         ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
         tensors, eps = (ones,), attention.weighting.eps
-        terms = [Term(ONE, (map_, ones.use)), *(states.read(term, None) for term in recurrence.terms)]
+        terms = [plus(map_, ones.use), *(states.read(term, None) for term in recurrence.terms)]
         terms += [] if eps == Number(0) else [Term(eps, ())]
         of = Use(f"{name}.sums", rows)
         before.append(Step(of.name, Contraction(tuple(terms)), rows))
@@ -357,14 +355,11 @@ def _mean(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     def map_of(suffix: str, function: str, of: Use) -> Use:
         return step(suffix, Box("map", None, (("of", of),), function=Function(function)), of.legs)
 
-    offset = Term(Negative(ONE), (level.since,))  # before the sum: the logarithm of few keys is little beside a level
+    offset = minus(level.since)  # before the sum: the logarithm of few keys is little beside a level
     scores = step("scores", Contraction((Term(attention.weighting.scale, (attention.of,)), offset)), attention.of.legs)
     chunk = Box("logsumexp", key, (("of", scores),), masks=box.box.masks)
-    past_log = map_of(
-        "past.log", "log", step("past.sum", Contraction((Term(ONE, (total,)), Term(TINY, ()))), total.legs)
-    )
-    minus = Term(Negative(ONE), (past_log,))
-    log_ratio = step("more", Contraction((Term(ONE, (step("lse", chunk, rows),)), minus)), rows)
+    past_log = map_of("past.log", "log", step("past.sum", Contraction((plus(total), Term(TINY, ()))), total.legs))
+    log_ratio = step("more", Contraction((plus(step("lse", chunk, rows)), minus(past_log))), rows)
     share = map_of("share", "sigmoid", log_ratio)  # 0 if the chunk shows no key
     inverse = map_of("past.inverse", "reciprocal", total)
     mean = step("past", Contraction.of(sums, inverse), sums.legs)
@@ -391,7 +386,7 @@ def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
     states, chunk = _BoxStates(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
-    terms = (Term(ONE, (Use(chunk.name, box.legs),)), *(states.read(term, None) for term in recurrence.terms))
+    terms = (plus(Use(chunk.name, box.legs)), *(states.read(term, None) for term in recurrence.terms))
     total = Step(box.name, Contraction(terms), box.legs)
     return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.before, total]}), chunk.name)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from tensornet_attn.graph.attention import MapReader, attentions, readers_of
 from tensornet_attn.graph.diagram import on_pairs, producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, times
-from tensornet_attn.ir.steps import legs_in, within
+from tensornet_attn.ir.arithmetic import times
+from tensornet_attn.ir.steps import legs_in, plus, within
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import read_once, with_steps
 
@@ -130,7 +130,7 @@ def _hoisted(graph: Graph, blend: Blend) -> tuple[list[Term], list[Step]]:
         legs = dict.fromkeys((*blend.step.legs, *occurrences[0][1].legs))
         weight = Use(_fresh(graph, blend.step.name, (occurrences[0][1],)), within(legs, used))
         steps.append(Step(weight.name, Contraction(weights), weight.legs))
-        terms.append(Term(ONE, (weight, occurrences[0][1])))
+        terms.append(plus(weight, occurrences[0][1]))
     return terms, steps
 
 

@@ -20,8 +20,8 @@ from tensornet_attn.graph.attention import (
     readers_of,
 )
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Number
-from tensornet_attn.ir.steps import legs_in, without
+from tensornet_attn.ir.arithmetic import Number
+from tensornet_attn.ir.steps import legs_in, plus, without
 from tensornet_attn.kernels.decay import decay_alone
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.rewrite.change import fresh, product, read_once, spread, with_steps, without_dead
@@ -64,7 +64,7 @@ def _rows(graph: Graph, attention: Attention, scores: Term) -> tuple[Graph, tupl
     steps = _sum(attention, fresh(graph, f"{name}.sums"), scores, attention.box.legs)
     of = steps[-1].use
     if attention.weighting.eps != Number(0):
-        divisors = Contraction((Term(ONE, (of,)), Term(attention.weighting.eps, ())))
+        divisors = Contraction((plus(of), Term(attention.weighting.eps, ())))
         of = replace(of, name=fresh(graph, f"{name}.divisors"))
         steps.append(Step(of.name, divisors, of.legs))
     rows = replace(of, name=fresh(graph, f"{name}.rows"))

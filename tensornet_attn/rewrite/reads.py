@@ -8,8 +8,8 @@ from tensornet_attn.graph.attention import MapReader, readers_of
 from tensornet_attn.graph.distance import with_places
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.recurrence import ONES, cumulative
-from tensornet_attn.ir.arithmetic import ONE, Arith, times
-from tensornet_attn.ir.steps import legs_in, within, without
+from tensornet_attn.ir.arithmetic import Arith, times
+from tensornet_attn.ir.steps import legs_in, plus, within, without
 from tensornet_attn.rewrite.change import fresh, product, read_once, with_steps
 
 
@@ -56,7 +56,7 @@ def _read(graph: Graph, box: Step, inner: Term, between: Step | None) -> Read | 
     if reader.term is None or reader.use.legs != state.legs or reader.values:
         return None
     use, outer, others = reader.use, reader.product, reader.others
-    mixing: tuple[Term, ...] = (Term(ONE, (use,)),)
+    mixing: tuple[Term, ...] = (plus(use),)
     if between is not None and between.contraction is not None:
         mixing = between.terms
     state_terms = [term for term in mixing if any(factor.name == box.name for factor in term.factors)]
@@ -128,7 +128,7 @@ def placed(graph: Graph, read: Read, before: list[Step], term: Term) -> Graph:
     """The graph in which a step of its own reads the state, and the reader uses its result."""
     others = tuple(replace(added_term, factors=(*read.query, *added_term.factors)) for added_term in read.terms)
     read_step = Step(fresh(graph, f"{read.box.name}.sum"), Contraction((term, *others)), read.legs)
-    reader = read.reader.with_terms([Term(ONE, (read_step.use, *read.rest))])
+    reader = read.reader.with_terms([plus(read_step.use, *read.rest)])
     removed = (read.box, read.between, graph.step[read.box.uses[0].name])
     return with_steps(graph, {step.name: [] for step in removed if step} | {reader.name: [*before, read_step, reader]})
 
@@ -149,7 +149,7 @@ def _as_map(graph: Graph, read: Read) -> Graph:
     before.append(Step(f"{name}.of", Contraction((Term(read.coefficient, (*read.query, *read.key)),)), legs))
     keep = replace(box.box, kind="keep", numbers=(), operands=(("of", Use(f"{name}.of", legs)),))
     before.append(Step(name, keep, legs))
-    return placed(graph, read, before, Term(ONE, (Use(name, legs), *read.mix, *value)))
+    return placed(graph, read, before, plus(Use(name, legs), *read.mix, *value))
 
 
 def joined(name: str, uses: tuple[Use, ...], before: list[Step], needed: set[str] | None = None) -> Use:

@@ -11,8 +11,8 @@ from math import prod
 from tensornet_attn.graph.diagram import producer_of, size_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
-from tensornet_attn.ir.arithmetic import ONE, Negative, evaluate
-from tensornet_attn.ir.steps import legs_in, with_terms, within
+from tensornet_attn.ir.arithmetic import ONE, evaluate
+from tensornet_attn.ir.steps import legs_in, minus, with_terms, within
 from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import (
     Legs,
@@ -93,12 +93,12 @@ def _whole(graph: Graph, reader: Step, step_name: str) -> Step | None:
 
 def _signed(graph: Graph, name: str, use: Use, box: Box) -> tuple[tuple[Use, Use], list[Step]]:
     """(uses of relu(x) and relu(-x), their steps)."""
-    up, minus, down = (Use(fresh(graph, f"{name}.{suffix}"), use.legs) for suffix in ("up", "minus", "down"))
-    negative = Contraction((Term(Negative(ONE), (use,)),))
+    up, opposite, down = (Use(fresh(graph, f"{name}.{suffix}"), use.legs) for suffix in ("up", "minus", "down"))
+    negative = Contraction((minus(use),))
     steps = [
         Step(up.name, replace(box, operands=(("of", use),)), use.legs),
-        Step(minus.name, negative, use.legs),
-        Step(down.name, replace(box, operands=(("of", minus),)), use.legs),
+        Step(opposite.name, negative, use.legs),
+        Step(down.name, replace(box, operands=(("of", opposite),)), use.legs),
     ]
     return (up, down), steps
 

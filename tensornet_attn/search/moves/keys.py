@@ -6,8 +6,8 @@ from functools import partial
 
 from tensornet_attn.graph.attention import SoftmaxOfScores, weighting_of
 from tensornet_attn.graph.graph import Box, Contraction, Function, Step, Term, Use
-from tensornet_attn.ir.arithmetic import ONE, Binary, Negative, parse
-from tensornet_attn.ir.steps import without
+from tensornet_attn.ir.arithmetic import ONE, Binary, parse
+from tensornet_attn.ir.steps import minus, plus, without
 from tensornet_attn.ops import OPS
 from tensornet_attn.search.moves.scores import plain_product, set_scale, summed_legs
 from tensornet_attn.search.roles import AttentionMap, chain, heads, only, projection, reader, source
@@ -41,7 +41,7 @@ def mixture(sketch: Sketch, at: AttentionMap, r: int, way: str, keys: str) -> No
         shift = sketch.weight("b", (leg, *legs), "normal(1)")
         sketch.grow(names, leg)
         step = sketch.step[names[-1]]
-        shifted = Contraction((*sketch.step[step.name].terms, Term(ONE, (shift,))))
+        shifted = Contraction((*sketch.step[step.name].terms, plus(shift)))
         sketch.step[step.name] = Step(step.name, shifted, step.legs)
     if OPS[sketch.box_of(at.box).kind].divides_by_sum:
         _blend(sketch, at, leg)
@@ -74,10 +74,10 @@ def _sum_up(sketch: Sketch, at: AttentionMap, leg: str, way: str) -> None:
     heads = [score_leg for score_leg in step.legs if score_leg in at.key.legs and score_leg != sketch.key]
     terms = [Term(scale, term.factors)]
     if way != "hard":
-        terms.insert(0, Term(ONE, (sketch.weight("logpi", (*heads, leg), "zeros"),)))
+        terms.insert(0, plus(sketch.weight("logpi", (*heads, leg), "zeros")))
     if way != "products":  # 1/2 c |K|^2, for each key of a position
         half = product(key, key, times=Binary("*", parse(0.5), scale))
-        terms.append(Term(Negative(ONE), (sketch.put("k2", (str(sketch.key), *heads, leg), at.scores, half),)))
+        terms.append(minus(sketch.put("k2", (str(sketch.key), *heads, leg), at.scores, half)))
     ends = (sketch.query, sketch.key)
     legs = tuple(sorted((*step.legs, leg), key=lambda score_leg: (score_leg in ends, score_leg == leg)))
     sketch.step[at.scores] = Step(step.name, Contraction(tuple(terms)), legs)
