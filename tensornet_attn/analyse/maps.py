@@ -14,12 +14,12 @@ import torch
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import attentions, behind, readers_of
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.recurrence import sums
 from tensornet_attn.ir import arithmetic
 from tensornet_attn.ir.steps import without
 from tensornet_attn.nn.module import CompiledDesign, leaves
-from tensornet_attn.ops import operation_of
 from tensornet_attn.ops.operation import aligned
 from tensornet_attn.ops.topk import groups_of
 from tensornet_attn.rewrite.reads import read_of

@@ -11,13 +11,12 @@ import torch
 from tensornet_attn.analyse.core import values_without_positions
 from tensornet_attn.analyse.maps import compiled, sums_of_maps
 from tensornet_attn.graph.attention import SoftmaxOfScores, Terms, attentions, score_of
-from tensornet_attn.graph.diagram import on_pairs, size_of
+from tensornet_attn.graph.diagram import on_pairs, operation_of, size_of
 from tensornet_attn.graph.graph import Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.ops import operation_of
 
 Tensor = torch.Tensor
 

@@ -35,8 +35,8 @@ from tensornet_attn.bench.measure import (
 from tensornet_attn.bench.own import HOOK, check_output, maker_named
 from tensornet_attn.bench.results import FAILED, SKIPPED, WRONG, Entry, PassResult, ratio, spread
 from tensornet_attn.errors import InputError, TensornetError, nearest
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.named import name_of
-from tensornet_attn.ops import operation_of
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess

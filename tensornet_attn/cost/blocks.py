@@ -11,10 +11,10 @@ from math import inf, isinf
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.causal import areas_seen, looks_back
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, cached
 from tensornet_attn.graph.visibility import visible_areas
 from tensornet_attn.ir.areas import Areas, distances, reach_and_prefix
-from tensornet_attn.ops import operation_of
 
 BLOCKS = (32, 256)  # minimum and maximum number of queries in a block within a band
 BUDGET = 1 << 22  # bytes of the largest float32 tensor of a block: fastest on two cores of a CPU; 2 to 8 MB are similar

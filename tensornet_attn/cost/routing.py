@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.scene import SizedGraph, word
 from tensornet_attn.cost.work import Monomials, products
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import plain_number
 
 

@@ -48,12 +48,12 @@ from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, Rat
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.shapes import between, exponentials, matmuls
 from tensornet_attn.graph.alike import one_row
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, Use, cached
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.arithmetic import Number, to_text
-from tensornet_attn.ops import operation_of
 
 WIDTH = 4  # bytes of an element: tables are in float32
 MASKS, MASK = 2, "mask"  # passes that replace hidden scores before weighting, and their weights after it

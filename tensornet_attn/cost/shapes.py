@@ -19,10 +19,10 @@ from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.work import products
 from tensornet_attn.graph.alike import one_row
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Step
 from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence
-from tensornet_attn.ops import operation_of
 
 
 def matmuls(scene: SizedGraph, step: Step) -> list[Matmul]:

@@ -28,10 +28,10 @@ from tensornet_attn.cost.kernels import cost_of, inside
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.steps import without
-from tensornet_attn.ops import operation_of
 
 Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from tensornet_attn.draw.core import core_words
 from tensornet_attn.draw.kept import NOTHING, Marks, kept_lines
 from tensornet_attn.draw.words import box_words, call_words, factor_words, is_one, plain, scale_words, signed, use_words
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import to_text as arithmetic
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 
 WIDTH = 110  # leaves room for a comment prefix
 _ROLES = (("input", "inputs"), ("weight", "weights"), ("constant", "constants"), ("noise", "noise"), ("state", "state"))

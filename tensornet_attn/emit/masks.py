@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial, reduce
 
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Function, Graph, Seen, Step, Visible
 from tensornet_attn.graph.hidden import BY_KEY, flat_steps, omits_hidden_keys
 from tensornet_attn.graph.recurrence import unmasked
 from tensornet_attn.graph.visibility import condition, written_numbers
 from tensornet_attn.ir.values import Legs, TensorText
-from tensornet_attn.ops import MASKS, operation_of
+from tensornet_attn.ops import MASKS
 from tensornet_attn.ops.conv import hides_rows
 
 _PLACES = {"query": "query", "key": "key", "distance": "(query - key)"}

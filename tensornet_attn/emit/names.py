@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph
-from tensornet_attn.ops import operation_of
 
 BUILTINS = frozenset("bool dict len max min round super tuple".split())  # builtins that the emitted class uses
 _TAKEN = (

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.kernels import body_of
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows, log_over_keys
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.values import TensorText
-from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.scores import exact_parts
 
 

@@ -13,10 +13,11 @@ from tensornet_attn.emit.layout import box_layout
 from tensornet_attn.emit.masks import keep_and_bias, seen_text
 from tensornet_attn.emit.wrap import tuple_text
 from tensornet_attn.emit.writer import Writer
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Box, Step, Use
 from tensornet_attn.ir.steps import within, without
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText
-from tensornet_attn.ops import MAPS, MASKS, OPS, operation_of
+from tensornet_attn.ops import MAPS, MASKS, OPS
 from tensornet_attn.ops.operation import dim_of
 from tensornet_attn.tiles.legs import unbounded
 from tensornet_attn.tiles.program import Node, below

@@ -12,12 +12,12 @@ from tensornet_attn.emit import layout
 from tensornet_attn.emit.names import Names, locals_of
 from tensornet_attn.emit.numbers import OF_LENGTHS, integer_text, number_text
 from tensornet_attn.emit.wrap import WIDTH
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.hidden import zero_outside
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText, shape_comment
-from tensornet_attn.ops import operation_of
 
 _INLINE = 64  # maximum characters of an expression nested in another
 

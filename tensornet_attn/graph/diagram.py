@@ -10,6 +10,7 @@ from math import prod
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Function, Loss, Step, Tensor, Use
 from tensornet_attn.ops import OPS
+from tensornet_attn.ops.operation import NoBox, Operation
 from tensornet_attn.spec.sizes import Leg
 
 
@@ -143,3 +144,10 @@ def producer_of(graph: Diagram, use: Use) -> Step | None:
 def size_of(graph: Diagram, leg: str) -> int | None:
     """The size of a leg; None if it is sized at run time."""
     return graph.leg[leg].size
+
+
+_NO_BOX = NoBox()
+
+
+def operation_of(step: Step) -> Operation:
+    return _NO_BOX if step.box is None else OPS[step.box.kind]

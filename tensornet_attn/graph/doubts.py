@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.graph.signs import growing_sums
-from tensornet_attn.ops import operation_of
 
 
 def unnormalized_scores(graph: Graph) -> list[str]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.causal import leak_of_hidden, looks_back
-from tensornet_attn.graph.diagram import size_of
+from tensornet_attn.graph.diagram import operation_of, size_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Term, Use, cached
 from tensornet_attn.graph.visibility import by_distance, lookahead
 from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ir.steps import legs_in
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, hides_rows, left_of
 
 _PLACED = ("position", "sinusoid")  # constants that depend on absolute positions

@@ -13,9 +13,9 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use, cached
 from tensornet_attn.ir.steps import within
-from tensornet_attn.ops import operation_of
 
 BATCH = "..."  # the batch dimensions as a leg: inputs, noise and all results of them have it
 

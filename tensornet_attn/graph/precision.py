@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from math import prod
 
-from tensornet_attn.graph.diagram import size_of
+from tensornet_attn.graph.diagram import operation_of, size_of
 from tensornet_attn.graph.graph import Graph, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import EXP, Recurrence
 from tensornet_attn.ir.steps import legs_in
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 
 EXACT = ("zeros", "ones", "eye", "kron", "bucket", "log_bucket")  # constants of zeros and ones, exact in every dtype
 NARROW = ("sinusoid",)  # between -1 and 1, and multiplied by weights

@@ -23,12 +23,11 @@ from tensornet_attn.graph.attention import (
     Weighting,
     score_of,
 )
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.distance import negated, two_sides
 from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Number, times, to_text
 from tensornet_attn.ir.steps import legs_in, with_terms, without
-from tensornet_attn.ops import operation_of
 
 CAUSAL, EXP, ONES = Function("causal"), Function("exp"), Function("ones")
 BEFORE = Function("causal", (ONE,))  # a mask of the keys before the query's own position

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.diagram import on_pairs, producer_of
+from tensornet_attn.graph.diagram import on_pairs, operation_of, producer_of
 from tensornet_attn.graph.graph import Function, Graph, Step, Tensor, Term, Use
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import legs_in, plus
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 
 _POSITIVE_VALUES = frozenset({"ones", "eye", "zeros", "kron", "index", "alibi_slopes", "bucket", "log_bucket"})
 

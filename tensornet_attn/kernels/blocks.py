@@ -12,12 +12,11 @@ from math import prod
 
 from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.graph.diagram import size_of
+from tensornet_attn.graph.diagram import operation_of, size_of
 from tensornet_attn.graph.graph import Graph, Kernel, Step, Term, Use, body_graph, cached
 from tensornet_attn.graph.hidden import counting, hider, looks
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.steps import legs_in, with_terms
-from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import leaf, product
 from tensornet_attn.tiles.legs import made_inside, quadratic, unbounded
 

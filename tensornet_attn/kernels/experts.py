@@ -45,7 +45,7 @@ from tensornet_attn.emit.experts import add_biases, choose, name_of_chosen, prod
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import ahead
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.steps import legs_in, plus, with_terms
@@ -62,7 +62,6 @@ from tensornet_attn.kernels.implementation import (
     kernel,
     leg_sizes,
 )
-from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import fresh, with_steps, with_uses
 from tensornet_attn.rewrite.change import product as product_of
 from tensornet_attn.rewrite.fused import FusedAttention

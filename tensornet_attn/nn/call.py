@@ -13,14 +13,14 @@ import torch
 from tensornet_attn.cost.kernels import unfolded
 from tensornet_attn.emit.masks import takes_key_mask
 from tensornet_attn.errors import InputError, nearest
-from tensornet_attn.graph.diagram import size_of
+from tensornet_attn.graph.diagram import operation_of, size_of
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.recurrence import Recurrence, sums, unmasked
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.tokens import Refusal
 from tensornet_attn.keywords import caller
 from tensornet_attn.nn.offsets import Packed
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import seen
 from tensornet_attn.runtime.operations import is_plain
 

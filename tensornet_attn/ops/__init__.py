@@ -11,7 +11,6 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from tensornet_attn.ir.steps import Step
 from tensornet_attn.ops.maps import MAPS, ElementwiseMap, another_map
 from tensornet_attn.ops.masks import MASKS, Mask, another_mask
 from tensornet_attn.ops.operation import Operation
@@ -28,7 +27,6 @@ __all__ = [
     "another_map",
     "another_mask",
     "another_operation",
-    "operation_of",
 ]
 
 ORDER = (
@@ -52,20 +50,6 @@ for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 OPS: dict[str, Operation] = {operation.kind: operation for operation in sorted(_found(Operation), key=_place)}
 BOXES |= {kind: operation.model for kind, operation in OPS.items() if operation.model is not None}
-
-
-class _NoBox(Operation):
-    """What a step without a box has: all properties at their defaults."""
-
-    def reference(self, *arguments: Any, **options: Any) -> Any:
-        raise TypeError("a step without a box has no reference.")
-
-
-_NO_BOX = _NoBox()
-
-
-def operation_of(step: Step) -> Operation:
-    return _NO_BOX if step.box is None else OPS[step.box.kind]
 
 
 @contextmanager

@@ -213,6 +213,13 @@ class Operation(ABC):
         return [f"{name} = {number}" for name, number in written.items()]
 
 
+class NoBox(Operation):
+    """What a step without a box has: all properties at their defaults."""
+
+    def reference(self, run: ReferenceEvaluation, step: Step, box: Box) -> tuple[Tensor, Legs]:
+        raise TypeError("a step without a box has no reference.")
+
+
 def check_key_leg(box: Checker, kind: str, leg: str) -> None:
     """Raises Refusal if a box along the keys names another leg."""
     if box.declared[leg].kind != "key" and not box.broken(leg):

@@ -22,7 +22,7 @@ from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.attention import ahead, behind
 from tensornet_attn.graph.causal import causal_leaks, looks_back
-from tensornet_attn.graph.diagram import on_pairs, size_of
+from tensornet_attn.graph.diagram import on_pairs, operation_of, size_of
 from tensornet_attn.graph.graph import Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.hidden import zero_at_pairs
 from tensornet_attn.graph.precision import kept_wide
@@ -31,7 +31,7 @@ from tensornet_attn.ir.arithmetic import names
 from tensornet_attn.ir.steps import Contraction
 from tensornet_attn.kernels.blocks import exits, groups
 from tensornet_attn.kernels.implementation import Context
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.conv import convolves, left_of
 from tensornet_attn.plan.carried import PLACE, VISIBLE, CarriedGraph, carried, of_last
 from tensornet_attn.plan.distribute import DISTRIBUTION

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from tensornet_attn.graph.attention import behind
-from tensornet_attn.graph.diagram import on_pairs, size_of
+from tensornet_attn.graph.diagram import on_pairs, operation_of, size_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Seen, Step, Use
 from tensornet_attn.graph.hidden import BY_KEY, EVERYTHING, counting, flattened, hider, looks, zero_at_pairs
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import Number
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.rewrite.change import fresh, leaf, with_uses
 
 _EXP = Function("exp")

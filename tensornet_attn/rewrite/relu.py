@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tensornet_attn.graph.diagram import producer_of, size_of
+from tensornet_attn.graph.diagram import operation_of, producer_of, size_of
 from tensornet_attn.graph.graph import Box, Contraction, Graph, Step, Term, Use
 from tensornet_attn.graph.pairs import batched
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.steps import legs_in, minus, with_terms, within
-from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import (
     Legs,
     fresh,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_places
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import legs_in
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.softmax import sink_of
 from tensornet_attn.rewrite.change import plain_number, read_once, with_steps, with_uses
 from tensornet_attn.rewrite.engine import Rule

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensornet_attn.graph.diagram import producer_of
+from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Use
 from tensornet_attn.ir.steps import legs_in, with_terms, within
-from tensornet_attn.ops import operation_of
 from tensornet_attn.rewrite.change import fresh, read_once, settled, with_steps
 from tensornet_attn.rewrite.engine import Rule
 

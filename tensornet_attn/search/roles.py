@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tensornet_attn.graph.attention import NormalizedScores, SoftmaxOfScores, weighting_of
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Step, Use
 from tensornet_attn.ir.steps import within, without
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.search.sketch import Legs, Sketch, T
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from tensornet_attn.errors import DesignError, InputError
 from tensornet_attn.graph import build
 from tensornet_attn.graph.attention import MapReader, ahead, attentions, behind, map_of
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import within, without
-from tensornet_attn.ops import operation_of
 from tensornet_attn.spec import Design
 from tensornet_attn.spec.expression import SumText, parse_sum_text
 from tensornet_attn.spec.read import load

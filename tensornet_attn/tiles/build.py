@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Box, Function, Graph, Kernel, Step, Term, Use
 from tensornet_attn.ir.arithmetic import ONE, Arith, Number, evaluate
 from tensornet_attn.ir.steps import within, without
-from tensornet_attn.ops import OPS, operation_of
+from tensornet_attn.ops import OPS
 from tensornet_attn.tiles.conditions import MaskConditions, conditions_of
 from tensornet_attn.tiles.hidden import where_seen, with_hiding
 from tensornet_attn.tiles.legs import MOST, RESERVED, made_inside, relative, sides_of

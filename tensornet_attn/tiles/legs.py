@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
-from tensornet_attn.graph.diagram import size_of
+from tensornet_attn.graph.diagram import operation_of, size_of
 from tensornet_attn.graph.graph import Graph, Kernel, Step, Use
 from tensornet_attn.ir.steps import without
-from tensornet_attn.ops import operation_of
 from tensornet_attn.tiles.program import Unfit
 
 MOST, DRAWN = 2, 4  # result tiles of a program that share other tiles, or noise: so many leave room for large blocks
