@@ -176,8 +176,15 @@ class Cache:
 
         index: integers, [sequences]. Raises InputError if the cache has no batch dimension, or an index is beyond it.
         """
-        if not isinstance(index, Tensor) or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1:
-            received = f"{index.dtype} {[*index.shape]}" if isinstance(index, Tensor) else f"a {type(index).__name__}"
+        if (
+            not isinstance(index, Tensor)
+            or index.dtype not in (torch.int64, torch.int32)
+            or index.ndim != 1
+            or index.is_meta
+        ):
+            received = f"a {type(index).__name__}"
+            if isinstance(index, Tensor):
+                received = f"{index.dtype} {[*index.shape]}" + " on meta" * index.is_meta
             raise InputError(f"{self.design}: reorder takes a tensor of indices, int64 [sequences], not {received}.")
         try:
             self._each(lambda held: held.index_select(0, index.to(held.device)))
@@ -194,12 +201,19 @@ class Cache:
 
     def to(self, *args: Any, **kwargs: Any) -> Cache:
         """Moves the cache, as `Tensor.to`, and returns it. States and sums of decays stay at least float32."""
-        self.last = None
-        for name, held in self._held.items():
-            moved = held.to(*args, **kwargs)
-            self._dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
-            self._held[name] = moved.to(wide_dtype(moved.dtype)) if name in self._wide else moved
-            self.shown = None if self.shown is None else self.shown.to(moved.device)
+        try:
+            moved = {name: held.to(*args, **kwargs) for name, held in self._held.items()}
+            dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
+            reason = "" if dtype.is_floating_point else f"it holds floating-point numbers, not {dtype}"
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).partition("\n")[0].rstrip(".:")
+        if reason:
+            hint = "give a device, such as 'cpu' or 'cuda', or a dtype, such as torch.float32"
+            raise InputError(f"{self.design}: the cache cannot be moved: {reason}; {hint}.")
+        self.last, self._dtype = None, dtype
+        for name, held in moved.items():
+            self._held[name] = held.to(wide_dtype(held.dtype)) if name in self._wide else held
+            self.shown = None if self.shown is None else self.shown.to(held.device)
         return self
 
     def reset(self) -> None:
@@ -219,34 +233,14 @@ class Cache:
         return {"length": self.length, "forgotten": self.forgotten, "dtype": self._dtype, "kept": kept, **shown}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores a `state_dict`. Raises InputError if it is from another design or exceeds `max_length`."""
-        stored = state if isinstance(state, Mapping) else {}
-        missing = [name for name in ("length", "forgotten", "dtype", "kept") if name not in stored]
-        if missing:
-            raise InputError(f"{self.design}: the state dict has no '{missing[0]}': give the state_dict() of a cache.")
-        kept, length = state["kept"], int(state["length"])
-        if kept and {*kept} != {*self._kept}:
-            stored_names, names = ", ".join(sorted(kept)), ", ".join(self._kept)
-            raise InputError(f"{self.design}: the cache stores {names}; the state dict has {stored_names}.")
-        if self.max_length is not None and length > self.max_length:
-            raise InputError(
-                f"{self.design}: the state dict has {length:,} positions; the cache has room for {self.max_length:,}."
-            )
-        for name, cached in self._kept.items() if kept else ():
-            sizes = tuple(
-                cached.rows(length) if leg == cached.leg else size
-                for leg, size in zip(cached.legs, self._sizes[name], strict=True)
-            )
-            stored_sizes = tuple(kept[name].shape[kept[name].ndim - len(sizes) :])
-            if stored_sizes != sizes:
-                legs = " ".join(cached.legs)
-                raise InputError(
-                    f"{self.design}: '{name}' is [{legs}] = {[*stored_sizes]} in the state dict and {[*sizes]} here."
-                )
+        """Restores a `state_dict`. Raises InputError if it is damaged, from another design or exceeds `max_length`."""
+        for problem in self._problems(state if isinstance(state, Mapping) else {}):
+            raise InputError(f"{self.design}: {problem}.")
         self.reset()
-        self.length, self.forgotten = length, int(state["forgotten"])
+        kept, shown = state["kept"], state.get("shown")
+        self.length, self.forgotten = operator.index(state["length"]), operator.index(state["forgotten"])
         self._dtype = state["dtype"] if kept else self._dtype
-        shown, like = state.get("shown"), next(iter((*self._held.values(), *kept.values())), None)
+        like = next(iter((*self._held.values(), *kept.values())), None)
         self.shown = None if shown is None or like is None else shown.to(like.device, copy=True)
         for name in self._kept if kept else ():
             if not self._stays:
@@ -256,6 +250,47 @@ class Cache:
             else:
                 axis, rows = self._axis(name), kept[name].shape[self._axis(name)]
                 self._room(name, kept[name], rows).narrow(axis, 0, rows).copy_(kept[name])
+
+    def _problems(self, state: Mapping[str, Any]) -> Iterator[str]:
+        """Why a state dict cannot be restored."""
+        for name in ("length", "forgotten", "dtype", "kept"):
+            if name not in state:
+                yield f"the state dict has no '{name}': give the state_dict() of a cache"
+        length, dtype, kept, shown = state["length"], state["dtype"], state["kept"], state.get("shown")
+        for name in ("length", "forgotten"):
+            self._whole(f"'{name}' of a state dict", state[name], 0)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            yield f"'dtype' of the state dict is {dtype!r}; give that of the chunks, such as torch.float32"
+        if not isinstance(kept, Mapping) or ((kept or length) and {*kept} != {*self._kept}):
+            names = ", ".join(map(str, kept)) if isinstance(kept, Mapping) else f"a {type(kept).__name__}"
+            yield f"the cache stores {', '.join(self._kept)}; the state dict has {names or 'nothing'}"
+        if self.max_length is not None and length > self.max_length:
+            yield f"the state dict has {length:,} positions; the cache has room for {self.max_length:,}"
+        formats = dict[tuple[tuple[int, ...], torch.device], None]()
+        for name, cached in self._kept.items() if kept else ():
+            tensor, legs = kept[name], " ".join(cached.legs)
+            wanted = "floating-point numbers" if cached.leg else wide_dtype(dtype)
+            found = tensor.dtype if isinstance(tensor, Tensor) else None
+            if found is None or not found.is_floating_point or (cached.leg is None and found != wanted):
+                yield f"'{name}' is {found or type(tensor).__name__} in the state dict, not a tensor of {wanted}"
+            sizes = tuple(
+                cached.rows(length) if leg == cached.leg else size
+                for leg, size in zip(cached.legs, self._sizes[name], strict=True)
+            )
+            dims = tensor.ndim - len(sizes)
+            if tuple(tensor.shape[dims:]) != sizes:
+                yield f"'{name}' is [{legs}] = {[*tensor.shape[dims:]]} in the state dict and {[*sizes]} here"
+            formats[tuple(tensor.shape[:dims]), tensor.device] = None
+            if self._stays:
+                held = self._held[name]
+                batch = tuple(held.shape[: held.ndim - len(sizes)])
+                formats[batch, held.device if tensor.is_meta else tensor.device] = None
+        if len(formats) > 1:
+            found_formats = " and ".join(f"{[*batch]} on {device}" for batch, device in formats)
+            yield f"the tensors of a cache have the same batch dimensions and device, not {found_formats}"
+        for batch, _ in formats if shown is not None else ():
+            if not isinstance(shown, Tensor) or shown.dtype != torch.bool or tuple(shown.shape[:-1]) != batch:
+                yield "'shown' of the state dict is no tensor of booleans, [batch, positions]"
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
         """Raises InputError if a chunk does not match the cache or exceeds the maximum length."""

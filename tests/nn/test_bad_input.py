@@ -103,6 +103,11 @@ def test_caches() -> None:
         "reorder: an index is not one of the 2 sequences of the cache: [5].": lambda: filled().reorder(
             torch.tensor([5])
         ),
+        "reorder takes a tensor of indices, int64 [sequences], not torch.int64 [1] on meta.": lambda: filled().reorder(
+            torch.tensor([0], device="meta")
+        ),
+        "the cache cannot be moved: it holds floating-point numbers, not torch.int64; give a device, such as 'cpu' or "
+        "'cuda', or a dtype, such as torch.float32.": lambda: filled().to(torch.int64),
         "crop takes a whole number, not 2.0.": lambda: filled().crop(2.0),
         "repeat_interleave takes a whole number, 0 or more, not '2'.": lambda: filled().repeat_interleave("2"),
         "repeat_interleave takes a whole number, 0 or more, not -1.": lambda: filled().repeat_interleave(-1),
@@ -114,11 +119,38 @@ def test_caches() -> None:
         for cache in (layer.new_cache(), layer.new_cache(2)):
             sentence = f"mhsa: this cache belongs to {whose}; create one with new_cache() of this layer."
             assert refusal(module, value, cache=cache) == sentence
+    assert refusal(filled().to, "gpu").startswith("mhsa: the cache cannot be moved: Expected one of cpu, cuda,")
     filled().keep_last(True)
     sentence = "decoding_step takes a compiled design, as ta.compile returns it, not a Design."
     assert refusal(ta.decoding_step, module.design) == sentence
     row, offsets = x(1, 5, 12), torch.tensor([0, 5], dtype=torch.int32)
     assert refusal(module, row, cu_seqlens=offsets, cache="a").startswith("mhsa: 'cache' is a str;")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{}, {"batch": 2}, {"batch": 2, "max_length": 9}], ids=str)
+@pytest.mark.parametrize("name", ["mhsa", "gla", "fox", "band"])
+def test_damaged_state_dicts_are_refused_and_change_nothing(name: str, options: dict[str, Any]) -> None:
+    module, value = compiled(name, "torch", True), x(2, 5, 12)
+    module(value, cache=(cache := module.new_cache(**options)))
+    state = cache.state_dict()
+    kept, first = state["kept"], next(iter(state["kept"]))
+    tensor, numbers = kept[first], [None, "x", -1, 2.5, torch.nan, [1], torch.tensor([1, 2])]
+    tensors = [None, 3, tensor.tolist(), tensor.numpy(), tensor.long(), tensor > 0, tensor.to(torch.complex64)]
+    tensors += [torch.tensor(1.0), tensor[..., :-1], tensor[0], tensor[None], tensor[:1], tensor.to("meta")]
+    damaged = [{"length": number} for number in numbers] + [{"forgotten": number} for number in numbers]
+    damaged += [{"dtype": dtype} for dtype in (None, "float64", torch.int64)]
+    damaged += [{"kept": kept | {first: bad}} for bad in tensors if len(kept) > 1]
+    damaged += [
+        {"kept": bad} for bad in (None, 3, [1], {}, {first: None}, kept | {"extra": tensor}, kept | {3: tensor})
+    ]
+    damaged += [{"shown": bad} for bad in (3, [[True]], torch.ones(2, 5), torch.ones(5) > 0, torch.ones(3, 5) > 0)]
+    for damage in damaged:
+        assert refusal(cache.load_state_dict, state | damage).startswith(f"{name}: ")
+        assert cache.length == 5
+        assert all(torch.equal(cache[one], kept[one]) for one in kept)
+    cache.load_state_dict(state)
+    assert module(value[:, :1], cache=cache).shape == (2, 1, 12)
 
 
 def test_a_float_mask_of_zeros_and_ones_is_warned_of_once() -> None:
