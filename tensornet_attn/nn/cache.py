@@ -109,12 +109,11 @@ class Cache:
                 f"{self.design}: cropping needs the values of each position, and '{states[0]}' is a state: one value "
                 "for all positions."
             )
-        rings = {name: cached.reach + 1 for name, cached in self._kept.items() if cached.reach is not None}
-        for name, rows in rings.items():
-            if length < self.length and self.length > rows:
+        for name, cached in self._kept.items():
+            if cached.reach is not None and length < self.length > cached.reach + 1:
                 raise InputError(
                     f"{self.design}: the cache cannot be cropped to {length:,} positions: it keeps only the last "
-                    f"{rows:,} of '{name}'."
+                    f"{cached.reach + 1:,} of '{name}'."
                 )
         self.length, self.shown = length, None if self.shown is None or length == 0 else self.shown[..., :length]
 
@@ -176,15 +175,10 @@ class Cache:
 
         index: integers, [sequences]. Raises InputError if the cache has no batch dimension, or an index is beyond it.
         """
-        if (
-            not isinstance(index, Tensor)
-            or index.dtype not in (torch.int64, torch.int32)
-            or index.ndim != 1
-            or index.is_meta
-        ):
-            received = f"a {type(index).__name__}"
-            if isinstance(index, Tensor):
-                received = f"{index.dtype} {[*index.shape]}" + " on meta" * index.is_meta
+        of_tensor = isinstance(index, Tensor)
+        if not of_tensor or index.dtype not in (torch.int64, torch.int32) or index.ndim != 1 or index.is_meta:
+            received = f"{index.dtype} {[*index.shape]}" if of_tensor else f"a {type(index).__name__}"
+            received += " on meta" * (of_tensor and index.is_meta)
             raise InputError(f"{self.design}: reorder takes a tensor of indices, int64 [sequences], not {received}.")
         try:
             self._each(lambda held: held.index_select(0, index.to(held.device)))
@@ -204,12 +198,12 @@ class Cache:
         try:
             moved = {name: held.to(*args, **kwargs) for name, held in self._held.items()}
             dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
-            reason = "" if dtype.is_floating_point else f"it holds floating-point numbers, not {dtype}"
+            if not dtype.is_floating_point:
+                raise TypeError(f"{dtype} has no floating-point numbers")
         except (RuntimeError, AssertionError, TypeError) as error:
             reason = str(error).partition("\n")[0].rstrip(".:")
-        if reason:
             hint = "give a device, such as 'cpu' or 'cuda', or a dtype, such as torch.float32"
-            raise InputError(f"{self.design}: the cache cannot be moved: {reason}; {hint}.")
+            raise InputError(f"{self.design}: the cache cannot be moved: {reason}; {hint}.") from None
         self.last, self._dtype = None, dtype
         for name, held in moved.items():
             self._held[name] = held.to(wide_dtype(held.dtype)) if name in self._wide else held
@@ -234,63 +228,58 @@ class Cache:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a `state_dict`. Raises InputError if it is damaged, from another design or exceeds `max_length`."""
-        for problem in self._problems(state if isinstance(state, Mapping) else {}):
+        stored = state if isinstance(state, Mapping) else {}
+        for name in ("length", "forgotten", "dtype", "kept"):
+            if name not in stored:
+                raise InputError(f"{self.design}: the state dict has no '{name}': give the state_dict() of a cache.")
+        length, forgotten = (
+            self._whole(f"'{name}' of a state dict", state[name], 0) for name in ("length", "forgotten")
+        )
+        kept, shown = state["kept"], state.get("shown")
+        for problem in self._problems(length, state["dtype"], kept, shown):
             raise InputError(f"{self.design}: {problem}.")
         self.reset()
-        kept, shown = state["kept"], state.get("shown")
-        self.length, self.forgotten = operator.index(state["length"]), operator.index(state["forgotten"])
         self._dtype = state["dtype"] if kept else self._dtype
-        like = next(iter((*self._held.values(), *kept.values())), None)
-        self.shown = None if shown is None or like is None else shown.to(like.device, copy=True)
-        for name in self._kept if kept else ():
-            if not self._stays:
-                self._held[name] = kept[name].clone()
-            elif self._kept[name].leg is None:
-                self._held[name].copy_(kept[name])
+        for name, tensor in kept.items():
+            if self._kept[name].leg is not None:
+                axis = self._axis(name)
+                rows = tensor.shape[axis]
+                self._room(name, tensor, rows).narrow(axis, 0, rows).copy_(tensor)
+            elif self._stays:
+                self._held[name].copy_(tensor)
             else:
-                axis, rows = self._axis(name), kept[name].shape[self._axis(name)]
-                self._room(name, kept[name], rows).narrow(axis, 0, rows).copy_(kept[name])
+                self._held[name] = tensor.to(wide_dtype(self._dtype), copy=True)
+        self.length, self.forgotten = length, forgotten
+        like = next(iter(self._held.values()), None)
+        self.shown = None if shown is None or like is None else shown.to(like.device, copy=True)
 
-    def _problems(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """Why a state dict cannot be restored."""
-        for name in ("length", "forgotten", "dtype", "kept"):
-            if name not in state:
-                yield f"the state dict has no '{name}': give the state_dict() of a cache"
-        length, dtype, kept, shown = state["length"], state["dtype"], state["kept"], state.get("shown")
-        for name in ("length", "forgotten"):
-            self._whole(f"'{name}' of a state dict", state[name], 0)
-        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-            yield f"'dtype' of the state dict is {dtype!r}; give that of the chunks, such as torch.float32"
-        if not isinstance(kept, Mapping) or ((kept or length) and {*kept} != {*self._kept}):
-            names = ", ".join(map(str, kept)) if isinstance(kept, Mapping) else f"a {type(kept).__name__}"
-            yield f"the cache stores {', '.join(self._kept)}; the state dict has {names or 'nothing'}"
+    def _problems(self, length: int, dtype: Any, kept: Any, shown: Any) -> Iterator[str]:
+        """Why the values of a state dict cannot be restored."""
+        if getattr(dtype, "is_floating_point", None) is not True or not isinstance(kept, Mapping):
+            yield "'dtype' or 'kept' of the state dict is damaged: give the state_dict() of a cache"
+        if {*kept} != {*self._kept} and (kept or length):
+            stored = ", ".join(map(str, kept)) or "nothing"
+            yield f"the cache stores {', '.join(self._kept)}; the state dict has {stored}"
         if self.max_length is not None and length > self.max_length:
             yield f"the state dict has {length:,} positions; the cache has room for {self.max_length:,}"
-        formats = dict[tuple[tuple[int, ...], torch.device], None]()
-        for name, cached in self._kept.items() if kept else ():
-            tensor, legs = kept[name], " ".join(cached.legs)
-            wanted = "floating-point numbers" if cached.leg else wide_dtype(dtype)
-            found = tensor.dtype if isinstance(tensor, Tensor) else None
-            if found is None or not found.is_floating_point or (cached.leg is None and found != wanted):
-                yield f"'{name}' is {found or type(tensor).__name__} in the state dict, not a tensor of {wanted}"
-            sizes = tuple(
+        batches = {self._batch(name, held) for name, held in self._held.items() if self._stays and kept}
+        for name, tensor in kept.items():
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+                yield f"'{name}' is no tensor of floating-point numbers in the state dict"
+            cached = self._kept[name]
+            sizes = [
                 cached.rows(length) if leg == cached.leg else size
                 for leg, size in zip(cached.legs, self._sizes[name], strict=True)
-            )
-            dims = tensor.ndim - len(sizes)
-            if tuple(tensor.shape[dims:]) != sizes:
-                yield f"'{name}' is [{legs}] = {[*tensor.shape[dims:]]} in the state dict and {[*sizes]} here"
-            formats[tuple(tensor.shape[:dims]), tensor.device] = None
-            if self._stays:
-                held = self._held[name]
-                batch = tuple(held.shape[: held.ndim - len(sizes)])
-                formats[batch, held.device if tensor.is_meta else tensor.device] = None
-        if len(formats) > 1:
-            found_formats = " and ".join(f"{[*batch]} on {device}" for batch, device in formats)
-            yield f"the tensors of a cache have the same batch dimensions and device, not {found_formats}"
-        for batch, _ in formats if shown is not None else ():
-            if not isinstance(shown, Tensor) or shown.dtype != torch.bool or tuple(shown.shape[:-1]) != batch:
-                yield "'shown' of the state dict is no tensor of booleans, [batch, positions]"
+            ]
+            batch = self._batch(name, tensor)
+            stored_sizes = [*tensor.shape[len(batch) :]]
+            if stored_sizes != sizes:
+                yield f"'{name}' is [{' '.join(cached.legs)}] = {stored_sizes} in the state dict and {sizes} here"
+            batches.add(batch)
+        if len(batches) > 1:
+            yield f"all tensors of a cache have the same batch dimensions, not {sorted(batches)}"
+        if shown is not None and (getattr(shown, "dtype", None) != torch.bool or shown.shape[:-1] not in batches):
+            yield "'shown' is no tensor of booleans, [batch, positions], in the state dict"
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:
         """Raises InputError if a chunk does not match the cache or exceeds the maximum length."""
@@ -303,16 +292,15 @@ class Cache:
                 f"{design}: the cache is full: it has room for {self.max_length:,} positions, not {length:,}."
             )
         for name, held in self._held.items():
-            held_batch = tuple(held.shape[: held.ndim - len(self._kept[name].legs)])
+            held_batch = self._batch(name, held)
             if held_batch != batch:
                 raise InputError(
                     f"{design}: the cache has batch dimensions {list(held_batch)}, the chunk has {list(batch)}."
                 )
         if self._held and (self._dtype, held.device) != (like.dtype, like.device):
-            formats = [
-                f"{dtype} on {device}" for dtype, device in ((self._dtype, held.device), (like.dtype, like.device))
-            ]
-            raise InputError(f"{design}: the cache holds {formats[0]}, the chunk is {formats[1]}.")
+            raise InputError(
+                f"{design}: the cache holds {self._dtype} on {held.device}, the chunk is {like.dtype} on {like.device}."
+            )
 
     @property
     def batch(self) -> int | None:
@@ -324,9 +312,9 @@ class Cache:
             raise InputError(f"{self.design}: the cache has no batch dimension.")
         self.last = None
         for name, held in self._held.items():
-            axis = self._axis(name) if self._kept[name].leg else 0
-            ahead = axis < -2  # heads stay before positions, as `_room` lays them out
-            self._held[name] = change(held.movedim(axis, -2)).movedim(-2, axis) if ahead else change(held)
+            axis = self._axis(name) if self._kept[name].leg else -1
+            to = max(axis, -2)  # heads stay before positions, as `_room` lays them out
+            self._held[name] = change(held.movedim(axis, to)).movedim(to, axis)
         self.shown = None if self.shown is None else change(self.shown)
 
     def visible(self, chunk: Tensor | None, length: int) -> Tensor | None:
@@ -334,12 +322,11 @@ class Cache:
 
         `chunk`: visibility of the new keys.
         """
-        masks = [mask for mask in (self.shown, chunk) if mask is not None]
-        if not masks:
+        if self.shown is None and chunk is None:
             return None
-        old = self.length if self.shown is None else self.shown.shape[-1]
-        before, now = (masks[0].new_ones(len(masks[0]), count) for count in (old, length - old))
-        return torch.cat((before if self.shown is None else self.shown, now if chunk is None else chunk), -1)
+        before = chunk.new_ones(len(chunk), self.length) if self.shown is None else self.shown
+        now = before.new_ones(len(before), length - before.shape[-1]) if chunk is None else chunk
+        return torch.cat((before, now), -1)
 
     def _leave_inference_mode(self) -> None:
         """Copies the tensors of torch.inference_mode after it has ended: they cannot be written, or have gradients."""
@@ -357,6 +344,10 @@ class Cache:
                 return count
         wanted = "" if least is None else f", {least} or more"
         raise InputError(f"{self.design}: {method} takes a whole number{wanted}, not {number!r}.")
+
+    def _batch(self, name: str, held: Tensor) -> tuple[int, ...]:
+        """Batch dimensions of the values of a step."""
+        return tuple(held.shape[: max(0, held.ndim - len(self._kept[name].legs))])
 
     def _axis(self, name: str) -> int:
         cached = self._kept[name]
@@ -398,10 +389,8 @@ class Cache:
             return held
         shape = list(new.shape)
         shape[axis] = self._kept[name].rows(self.max_length or max(FIRST, 1 << (length - 1).bit_length()))
-        if axis < -2:  # heads before positions, as fused attention reads them
-            grown = new.new_empty(torch.empty(shape, device="meta").movedim(axis, -2).shape).movedim(-2, axis)
-        else:
-            grown = new.new_empty(shape)
+        to = max(axis, -2)  # heads before positions, as fused attention reads them
+        grown = new.new_empty(torch.empty(shape, device="meta").movedim(axis, to).shape).movedim(to, axis)
         if held is not None:
             grown.narrow(axis, 0, used).copy_(held.narrow(axis, 0, used))
         self._held[name] = grown

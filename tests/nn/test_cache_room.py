@@ -191,6 +191,15 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
         close(decoded(module, x, [5], cache), module(x)[:, 4:])
 
 
+def test_a_state_that_is_longer_than_the_tensors_that_were_made() -> None:
+    module, cache = made("mhsa"), made("mhsa").new_cache()
+    x = torch.randn(2, 101, 12, dtype=torch.float64)
+    decoded(module, x, [100], cache)
+    loaded = module.new_cache(batch=2)
+    loaded.load_state_dict(cache.state_dict())
+    close(decoded(module, x, [1], loaded), module(x)[:, 100:])
+
+
 def test_dropping_keeps_the_tensors_that_were_made() -> None:
     module = made("mhsa")
     cache = module.new_cache(batch=2, max_length=64)
