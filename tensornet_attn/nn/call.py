@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -189,8 +189,7 @@ class Signature:
     @property
     def _takes(self) -> str:
         """The inputs in order with their defaults, for messages."""
-        named = [(name, "" if default is None else f" (default {default})") for name, _, default in self.inputs]
-        return ", ".join(name + default for name, default in named)
+        return ", ".join(name if default is None else f"{name} (default {default})" for name, _, default in self.inputs)
 
     def _check_given(self, inputs: tuple[Tensor, ...], needed: int) -> tuple[dict[str, int], dict[str, str]]:
         """Checks the given inputs and returns (leg -> length, leg -> the input that has it)."""
@@ -308,14 +307,19 @@ class Signature:
             leading = tuple(tensor.shape[: tensor.dim() - len(shape)])
             if leading == batch:
                 continue
-            for size, batch_size in zip(reversed(leading), reversed(batch), strict=False):
-                if size != batch_size and size != 1 and batch_size != 1:
-                    raise InputError(
-                        f"{self.design}: input '{name}' has batch dimensions {list(leading)}, the inputs before it "
-                        f"have {list(batch)}; they must broadcast."
-                    )
+            if not _broadcast(leading, batch):
+                raise InputError(
+                    f"{self.design}: input '{name}' has batch dimensions {list(leading)}, the inputs before it "
+                    f"have {list(batch)}; they must broadcast."
+                )
             batch = leading if not batch else tuple(torch.broadcast_shapes(leading, batch))
         return batch
+
+
+def _broadcast(leading: Sequence[int], batch: Sequence[int]) -> bool:
+    """Whether batch dimensions broadcast."""
+    pairs = zip(reversed(leading), reversed(batch), strict=False)
+    return all(size == batch_size or size == 1 or batch_size == 1 for size, batch_size in pairs)
 
 
 def check_tensor(design: str, what: str, argument: object) -> None:
@@ -404,10 +408,8 @@ def check_key_mask(masks: Masks, key_mask: Tensor, batch: tuple[int, ...], lengt
     m = lengths[masks.key]
     if key_mask.dim() < 1 or key_mask.shape[-1] != m:
         raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; its last dimension must be '{masks.key}' {m}.")
-    leading = tuple(key_mask.shape[:-1])
-    for actual, size in zip(reversed(leading), reversed(batch), strict=False):
-        if actual != size and actual != 1 and size != 1:
-            raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; the batch is {list(batch)}.")
+    if not _broadcast(key_mask.shape[:-1], batch):
+        raise masks.refuse(f"key_mask has shape {list(key_mask.shape)}; the batch is {list(batch)}.")
 
 
 def check_noise(
@@ -434,11 +436,8 @@ def check_noise(
                 raise InputError(
                     f"{design}: noise '{name}' has size {actual} on leg '{leg}', which is {size}; give {shape}."
                 )
-        for actual, size in zip(reversed(tensor.shape[: tensor.dim() - len(legs)]), reversed(batch), strict=False):
-            if actual != size and actual != 1 and size != 1:
-                raise InputError(
-                    f"{design}: noise '{name}' has shape {list(tensor.shape)}; the batch is {list(batch)}."
-                )
+        if not _broadcast(tensor.shape[: tensor.dim() - len(legs)], batch):
+            raise InputError(f"{design}: noise '{name}' has shape {list(tensor.shape)}; the batch is {list(batch)}.")
 
 
 def _only_positions(graph: Graph, name: str) -> bool:
