@@ -277,8 +277,11 @@ def logarithm(data: Data, draw: random.Random) -> None:
     beside(data, mean(data, share, legs))
 
 
-def times_rows(data: Data, draw: random.Random) -> list[str]:
-    """A product of rows, or a map of it, multiplies a masked map where it is read. Returns the names of its inputs."""
+def times_rows(data: Data, draw: random.Random, plain: bool) -> list[str]:
+    """A product of rows multiplies a masked map where it is read; if not `plain`, also its map, or what is kept of it.
+
+    Returns the names of its inputs.
+    """
     query, key, steps = leg_of(data, "query"), leg_of(data, "key"), data["diagram"]
     maps = [slot for slot in boxes(data, ("softmax", "normalize", "keep"), key) if slot.holder is steps]
     name = choose(draw, (slot.key for slot in maps))
@@ -289,8 +292,8 @@ def times_rows(data: Data, draw: random.Random) -> list[str]:
     rows, scores, product = fresh(data, "rows"), fresh(data, "scores"), fresh(data, "product")
     keys = fresh(data, "keys") if own_keys else rows
     of: Any = f"{rows}[{query}] {keys}[{key}] -> {query} {key}"
-    of = {"map": draw.choice(NAN_SLOPES), "of": of} if draw.random() < 0.6 else of
-    of = {"keep": key, "of": of} if draw.random() < 0.5 else of
+    of = {"map": draw.choice(NAN_SLOPES), "of": of} if draw.random() < 0.6 and not plain else of
+    of = {"keep": key, "of": of} if draw.random() < 0.5 and not plain else of
     data["inputs"] |= {rows: {"legs": [query]}} | ({keys: {"legs": [key]}} if own_keys else {})
     for slot in slots(data):
         if isinstance(slot.value, str):

@@ -210,9 +210,15 @@ def hidden_entries(subject: Subject, place: int, inputs: Sequence[Tensor], optio
 
 def products_at_hidden_pairs_may_overflow(subject: Subject) -> None:
     """Where a product of rows multiplies a masked map, it may be infinite at hidden pairs, beside finite rows."""
+    for plain in (True, False):
+        check_products(subject, plain)
+
+
+def check_products(subject: Subject, plain: bool) -> None:
+    """`products_at_hidden_pairs_may_overflow` for a product alone, or for one of another form."""
     data = normal_form(subject.data)
     with refusals():
-        huge = times_rows(data, subject.draw)
+        huge = times_rows(data, subject.draw, plain)
     if not valid(data := pruned(data)):
         raise NotApplicable("the design cannot read a product in place of a map")
     subject, alone = replace(subject, data=data), torch.tensor([2])
