@@ -322,9 +322,10 @@ class Cache:
 
         `chunk`: visibility of the new keys.
         """
-        if self.shown is None and chunk is None:
+        masks = [mask for mask in (self.shown, chunk) if mask is not None]
+        if not masks:
             return None
-        before = chunk.new_ones(len(chunk), self.length) if self.shown is None else self.shown
+        before = masks[0].new_ones(len(masks[0]), self.length) if self.shown is None else self.shown
         now = before.new_ones(len(before), length - before.shape[-1]) if chunk is None else chunk
         return torch.cat((before, now), -1)
 
