@@ -116,9 +116,8 @@ class RowIndices(NamedTuple):
 
     def places(self, device: torch.device) -> list[Tensor]:
         """The packed rows of each group, [documents, positions]."""
-        sizes = [count * length for count, length in self.shapes]
-        index = torch.arange(sum(sizes), device=device) if self.index is None else self.index
-        return [chunk.unflatten(0, shape) for chunk, shape in zip(index.split(sizes), self.shapes, strict=True)]
+        rows = sum(count * length for count, length in self.shapes) if self.back is None else len(self.back)
+        return self.split(torch.arange(rows, device=device), 0)
 
     def pairs(self, keys: RowIndices, tensor: Tensor, query: int, key: int) -> list[Tensor]:
         """Splits a tensor with both sequence legs, at these axes, into the pairs within documents, one per group."""

@@ -126,9 +126,8 @@ def check_traced(design: str, name: str, offsets: Tensor, rows: int, max_length:
     sizes = offsets.diff()
     valid = (offsets[0] == 0) & (offsets[-1] == rows) & (sizes >= least).all() & (sizes <= max_length).all()
     empty = ", or a document is empty, so that it has no losses and states" if least else ""
-    sentence = f"{design}: '{name}' decreases, does not run from 0 to the number of positions, or exceeds max_seqlen"
-    sentence += f"{empty}."
-    torch._assert_async(valid, sentence)
+    rule = f"'{name}' decreases, does not run from 0 to the number of positions, or exceeds max_seqlen{empty}"
+    torch._assert_async(valid, f"{design}: {rule}.")
 
 
 def _offsets(design: str, name: str, offsets: Tensor, device: torch.device) -> Tensor:
