@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 from weakref import ref
 
 import torch
@@ -14,6 +14,7 @@ from tensornet_attn.errors import InputError
 Tensor = torch.Tensor
 INTEGERS = (torch.int32, torch.int64)
 Value = TypeVar("Value")
+Mask = TypeVar("Mask", Tensor, None, Tensor | None)
 MOST = 4  # values kept: a model reads offsets, or the masks of a source and a target
 _kept: list[tuple[ref[Tensor], int | None, Callable[[Tensor], Any], Any]] = []  # read last, so that a GPU waits once
 
@@ -159,19 +160,7 @@ def on_host(tensor: Tensor, read: Callable[[Tensor], Value]) -> Value:
     return host_value
 
 
-@overload
-def of_one_forward(mask: Tensor) -> Tensor: ...
-
-
-@overload
-def of_one_forward(mask: None) -> None: ...
-
-
-@overload
-def of_one_forward(mask: Tensor | None) -> Tensor | None: ...
-
-
-def of_one_forward(mask: Tensor | None) -> Tensor | None:
+def of_one_forward(mask: Mask) -> Mask:
     """A mask, or offsets, as a tensor for the layers of one forward, in which it does not change: it is read once."""
     if mask is None or mask.is_floating_point() or torch.compiler.is_compiling():
         return mask
