@@ -135,16 +135,12 @@ def test_damaged_state_dicts_are_refused_and_change_nothing(name: str, options: 
     module(value, cache=(cache := module.new_cache(**options)))
     state = cache.state_dict()
     kept, first = state["kept"], next(iter(state["kept"]))
-    tensor, numbers = kept[first], [None, "x", -1, 2.5, torch.nan, [1], torch.tensor([1, 2])]
-    tensors = [None, 3, tensor.tolist(), tensor.numpy(), tensor.long(), tensor > 0, tensor.to(torch.complex64)]
-    tensors += [torch.tensor(1.0), tensor[..., :-1], tensor[0], tensor[None], tensor[:1]]
-    damaged = [{"length": number} for number in numbers] + [{"forgotten": number} for number in numbers]
-    damaged += [{"dtype": dtype} for dtype in (None, "float64", torch.int64)]
+    tensor, wrong = kept[first], [None, "x", -1, 2.5, [1]]
+    tensors = [None, tensor.numpy(), tensor.long(), torch.tensor(1.0), tensor[..., :-1], tensor[0], tensor[:1]]
+    damaged = [{key: bad} for bad in wrong for key in ("length", "forgotten", "dtype", "kept")]
     damaged += [{"kept": kept | {first: bad}} for bad in tensors if len(kept) > 1]
-    damaged += [
-        {"kept": bad} for bad in (None, 3, [1], {}, {first: None}, kept | {"extra": tensor}, kept | {3: tensor})
-    ]
-    damaged += [{"shown": bad} for bad in (3, [[True]], torch.ones(2, 5), torch.ones(5) > 0, torch.ones(3, 5) > 0)]
+    damaged += [{"kept": {}}, {"kept": kept | {3: tensor}}, {"dtype": torch.int64}]
+    damaged += [{"shown": bad} for bad in (3, torch.ones(2, 5), torch.ones(3, 5) > 0)]
     for damage in damaged:
         assert refusal(cache.load_state_dict, state | damage).startswith(f"{name}: ")
         assert cache.length == 5
