@@ -118,13 +118,15 @@ def test_functions_of_lengths(name: str) -> None:
         close(program(*xs), module, xs)
 
 
-def test_the_step_that_updates_a_state_is_named() -> None:
+@pytest.mark.parametrize("name", ["mingru", "mamba1"])  # a step of its own, and a part of a kernel
+def test_the_step_that_updates_a_state_is_named(name: str) -> None:
     sentence = (
-        "mingru: 'H' is a 'scan', which updates a state key by key; ONNX has no such operation: export the layer with "
+        f"{name}: 'H' is a 'scan', which updates a state key by key; ONNX has no such operation: export the layer with "
         "torch.export, or a design without it."
     )
+    xs = inputs_of(name, 3, 40, F32)
     with pytest.raises(torch.onnx.OnnxExporterError, match=sentence) as error:
-        Program(made("mingru", True, dtype=F32), inputs_of("mingru", 3, 40, F32))
+        Program(made(name, True, dtype=F32), xs, key_mask_of(xs))
     assert isinstance(error.value.__cause__, ta.InputError)
     assert str(error.value.__cause__) == sentence
 

@@ -131,7 +131,7 @@ class CompiledDesign(nn.Module):
         does not fit.
         """
         if torch.compiler.is_compiling() and exports_onnx():
-            refuse_onnx(self.plan.schedule)
+            refuse_onnx(self.plan.graph)
         if not isinstance(losses, bool):  # without declared losses, `losses` may be the name of an input
             named, losses = self._signature.with_losses(named, losses), False
         packed = None
