@@ -167,7 +167,8 @@ def bench(
     else:
         print(session.text())
     if session.run.wrong:
-        raise TensornetError("\n".join(["not timed, for a result that differs from the reference or an error:", *session.run.wrong]))
+        told = "not timed, for a result that differs from the reference or an error:"
+        raise TensornetError("\n".join([told, *session.run.wrong]))
 
 
 def _steps(
