@@ -81,7 +81,7 @@ def test_products_that_overflow(name: str, options: tuple[str, dict[str, Any]]) 
 @pytest.mark.parametrize("options", PLANS, ids=str)
 def test_a_keep_is_more_than_a_factor_that_is_zero(options: tuple[str, dict[str, Any]], bad: float) -> None:
     """Rows that do not see a key stay what they are, though it makes another factor of a kept product infinite."""
-    data = {
+    design = {
         "tensornet": 1,
         "name": "kept",
         "legs": {"n": "query", "m": "key", "h": 2, "d": 2},
@@ -94,7 +94,7 @@ def test_a_keep_is_more_than_a_factor_that_is_zero(options: tuple[str, dict[str,
         },
         "output": "y",
     }
-    module, draw = module_of(data, options[0], F64, **options[1]), torch.Generator().manual_seed(0)
+    module, draw = module_of(design, options[0], F64, **options[1]), torch.Generator().manual_seed(0)
     q, k, b, e = (torch.rand(24, *wide, generator=draw, dtype=F64) for wide in ((2,), (2,), (), ()))
     torch.testing.assert_close(module(q, k, b.index_fill(0, torch.tensor([23]), bad), e)[:23], module(q, k, b, e)[:23])
 
@@ -312,10 +312,10 @@ def test_hidden_rows_of_the_shipped_designs(name: str, options: tuple[str, dict[
         check_rows(module, bad, 17, 0 if alone else None)
 
 
-def differs(data: dict[str, Any], seed: int, causal: bool | None = None) -> None:
+def differs(design: dict[str, Any], seed: int, causal: bool | None = None) -> None:
     """Compares the oracle with one that hides nothing, where all is finite."""
     draw = random.Random(seed)
-    first, second = (pair(data, seed, causal, "reference")[0] for _ in range(2))
+    first, second = (pair(design, seed, causal, "reference")[0] for _ in range(2))
     inputs, options = Call(first.plan.graph, draw, seed).arguments()
     with patch.dict(evaluate.__globals__, hiding=lambda graph, *_, **__: graph):
         wanted = results_of(first, inputs, options)

@@ -131,8 +131,8 @@ def test_caches() -> None:
 @pytest.mark.parametrize("options", [{}, {"batch": 2}, {"batch": 2, "max_length": 9}], ids=str)
 @pytest.mark.parametrize("name", ["mhsa", "gla", "fox", "band"])
 def test_damaged_state_dicts_are_refused_and_change_nothing(name: str, options: dict[str, Any]) -> None:
-    module, value = compiled(name, "torch", True), x(2, 5, 12)
-    module(value, cache=(cache := module.new_cache(**options)))
+    module, chunk = compiled(name, "torch", True), x(2, 5, 12)
+    module(chunk, cache=(cache := module.new_cache(**options)))
     state = cache.state_dict()
     kept, first = state["kept"], next(iter(state["kept"]))
     tensor, wrong = kept[first], [None, "x", -1, 2.5, [1]]
@@ -144,9 +144,9 @@ def test_damaged_state_dicts_are_refused_and_change_nothing(name: str, options: 
     for damage in damaged:
         assert refusal(cache.load_state_dict, state | damage).startswith(f"{name}: ")
         assert cache.length == 5
-        assert all(torch.equal(cache[one], kept[one]) for one in kept)
+        assert all(torch.equal(cache[step], kept[step]) for step in kept)
     cache.load_state_dict(state)
-    assert module(value[:, :1], cache=cache).shape == (2, 1, 12)
+    assert module(chunk[:, :1], cache=cache).shape == (2, 1, 12)
 
 
 def test_a_float_mask_of_zeros_and_ones_is_warned_of_once() -> None:

@@ -192,7 +192,8 @@ def test_what_does_not_fit_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_state_that_is_longer_than_the_tensors_that_were_made() -> None:
-    module, cache = made("mhsa"), made("mhsa").new_cache()
+    module = made("mhsa")
+    cache = module.new_cache()
     x = torch.randn(2, 101, 12, dtype=torch.float64)
     decoded(module, x, [100], cache)
     loaded = module.new_cache(batch=2)
