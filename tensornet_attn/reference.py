@@ -71,7 +71,7 @@ class ReferenceRun:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """The legs of query and key; "None" for one that the design lacks."""
+        """The legs of query and key; "None" for the key if the design has none."""
         return self.graph.query, str(self.graph.key)
 
     @property

@@ -72,7 +72,9 @@ def _sums(graph: Graph) -> Iterator[tuple[str, list[Term], str | None]]:
                 yield f"{maps[0].name} in {step.name.partition('.')[0]}", [Term(term.coefficient, rest)], None
     for step, of, component in _components(graph):
         score = score_of(graph, of)
-        terms = [term for term in _terms(score) if _constant(graph, term.factors) and component in _legs(term)]
+        terms = [
+            term for term in _terms(score) if _constant(graph, term.factors) and component in legs_in(term.factors)
+        ]
         if terms:
             yield f"prior of {step.name}", terms, component
 
@@ -89,10 +91,6 @@ def _components(graph: Graph) -> Iterator[tuple[Step, Use, str]]:
 
 def _terms(score: Any) -> Sequence[Term]:
     return score.step.terms if isinstance(score, Terms) else ()
-
-
-def _legs(term: Term) -> set[str]:
-    return legs_in(term.factors)
 
 
 def _constant(graph: Graph, factors: Sequence[Use]) -> bool:

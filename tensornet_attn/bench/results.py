@@ -106,6 +106,11 @@ class PassResult:
         floor = self.model.floor if self.model is not None else None
         return floor / mine.median if mine is not None and floor is not None else None
 
+    @property
+    def runs(self) -> bool:
+        """Whether a contestant did not fail; all fail if their process ends."""
+        return any(entry.status != FAILED for entry in self.entries)
+
     def entry(self, name: str) -> Entry:
         return next(entry for entry in self.entries if entry.name == name)
 
@@ -146,7 +151,7 @@ class BenchmarkRun:
             f"'{entry.name}' of '{result.design}', n {result.n}, {result.kind}: {entry.reason}"
             for result in self.results
             for entry in result.entries
-            if entry.status == WRONG or (entry.status == FAILED and ":" in entry.name)
+            if entry.status == WRONG or (entry.status == FAILED and ":" in entry.name and result.runs)
         ]
 
     def as_dict(self) -> dict[str, Any]:

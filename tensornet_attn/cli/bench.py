@@ -167,7 +167,7 @@ def bench(
     else:
         print(session.text())
     if session.run.wrong:
-        told = "not timed, for a result that differs from the reference or an error:"
+        told = "not timed, because results differ from the reference or the layer raised an error:"
         raise TensornetError("\n".join([told, *session.run.wrong]))
 
 

@@ -155,7 +155,7 @@ def _inner(graph: Graph, use: Use, fold: bool, legs_known: bool) -> tuple[str, b
     operation = _operation(graph, step, fold, legs_known)
     sum_ = step.contraction
     single = sum_ is not None and len(sum_.terms) == 1 and legs_known and signed(sum_.terms[0].coefficient)[0] == "+"
-    return operation, single or (operation_of(step).has_map)
+    return operation, single or operation_of(step).has_map
 
 
 def _operand(graph: Graph, use: Use, fold: bool) -> str:

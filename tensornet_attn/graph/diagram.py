@@ -150,4 +150,5 @@ _NO_BOX = NoBox()
 
 
 def operation_of(step: Step) -> Operation:
+    """The operation of a box; of another step one with all defaults, some of which are true."""
     return _NO_BOX if step.box is None else OPS[step.box.kind]

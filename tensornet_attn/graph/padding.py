@@ -78,10 +78,8 @@ def _looks_back(graph: Graph) -> bool:
 
 def _sums(graph: Graph, step: Step) -> bool:
     """Whether a step sums keys without the weights of a softmax, so that a much longer sum may overflow."""
-    op = operation_of(step) if step.box is not None else None
-    if op is None or not (graph.masked(step) or op.recurrent):
-        return False
-    return op.recurrent or op.ignores_zeros == "always"
+    op = operation_of(step)
+    return op.recurrent or (graph.masked(step) and op.ignores_zeros == "always")
 
 
 def _sums_all(graph: Graph) -> str | None:

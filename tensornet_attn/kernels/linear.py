@@ -131,10 +131,10 @@ class LinearAttention(OfBoxes[ExpandedMap]):
         how = f", in chunks of {chunk_of(graph, kernel_form, context.sizes)}" if kernel_form.causal(graph) else ""
         how += ", shifted by one" * kernel_form.shifted
         how += ", powers of scores expanded" if opened.legs != form.before.legs else ""
-        without = any(map(unmasked, opened.steps))
+        some_unmasked = any(map(unmasked, opened.steps))
         decay = "".join(f", decayed by '{decay.box.name}'" for decay in recurrence.decays if not recurrence.alone)
         decay += ", weighted by scores of the keys only" if recurrence.alone else ""
-        description = f"{self.name}: the keys are summed first{how}{decay}" + ("" if without else f"; {DENSE}")
+        description = f"{self.name}: the keys are summed first{how}{decay}" + ("" if some_unmasked else f"; {DENSE}")
         return Lowered(graph, {name: description})
 
     def on_triton(self, form: object) -> bool:

@@ -110,7 +110,7 @@ class Cache:
                 "for all positions."
             )
         for name, cached in self._kept.items():
-            if cached.reach is not None and length < self.length > cached.reach + 1:
+            if cached.reach is not None and length < self.length and self.length > cached.reach + 1:
                 raise InputError(
                     f"{self.design}: the cache cannot be cropped to {length:,} positions: it keeps only the last "
                     f"{cached.reach + 1:,} of '{name}'."
@@ -196,7 +196,6 @@ class Cache:
     def to(self, *args: Any, **kwargs: Any) -> Cache:
         """Moves the cache, as `Tensor.to`, and returns it. States and sums of decays stay at least float32."""
         try:
-            moved = {name: held.to(*args, **kwargs) for name, held in self._held.items()}
             dtype = torch.empty(0, dtype=self._dtype).to(*args, **kwargs).dtype
             if not dtype.is_floating_point:
                 raise TypeError(f"{dtype} has no floating-point numbers")
@@ -205,9 +204,10 @@ class Cache:
             hint = "give a device, such as 'cpu' or 'cuda', or a dtype, such as torch.float32"
             raise InputError(f"{self.design}: the cache cannot be moved: {reason}; {hint}.") from None
         self.last, self._dtype = None, dtype
-        for name, held in moved.items():
-            self._held[name] = held.to(wide_dtype(held.dtype)) if name in self._wide else held
-            self.shown = None if self.shown is None else self.shown.to(held.device)
+        for name, held in self._held.items():
+            moved = held.to(*args, **kwargs)
+            self._held[name] = moved.to(wide_dtype(moved.dtype)) if name in self._wide else moved
+            self.shown = None if self.shown is None else self.shown.to(moved.device)
         return self
 
     def reset(self) -> None:
@@ -239,12 +239,13 @@ class Cache:
         for problem in self._problems(length, state["dtype"], kept, shown):
             raise InputError(f"{self.design}: {problem}.")
         self.reset()
-        self._dtype = state["dtype"] if kept else self._dtype
+        self._dtype = state["dtype"] if kept and not self._stays else self._dtype
         for name, tensor in kept.items():
             if self._kept[name].leg is not None:
                 axis = self._axis(name)
                 rows = tensor.shape[axis]
-                self._room(name, tensor, rows).narrow(axis, 0, rows).copy_(tensor)
+                like = self._held.get(name, tensor)
+                self._room(name, tensor.to(like), rows).narrow(axis, 0, rows).copy_(tensor)
             elif self._stays:
                 self._held[name].copy_(tensor)
             else:
@@ -264,7 +265,7 @@ class Cache:
             yield f"the state dict has {length:,} positions; the cache has room for {self.max_length:,}"
         batches = {self._batch(name, held) for name, held in self._held.items() if self._stays and kept}
         for name, tensor in kept.items():
-            if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.is_meta:
                 yield f"'{name}' is no tensor of floating-point numbers in the state dict"
             cached = self._kept[name]
             sizes = [
@@ -278,7 +279,8 @@ class Cache:
             batches.add(batch)
         if len(batches) > 1:
             yield f"all tensors of a cache have the same batch dimensions, not {sorted(batches)}"
-        if shown is not None and (getattr(shown, "dtype", None) != torch.bool or shown.shape[:-1] not in batches):
+        shapes = {(*batch, length) for batch in batches}
+        if shown is not None and kept and (getattr(shown, "dtype", None) != torch.bool or shown.shape not in shapes):
             yield "'shown' is no tensor of booleans, [batch, positions], in the state dict"
 
     def check(self, design: str, decoding: Decoding, batch: tuple[int, ...], like: Tensor, length: int) -> None:

@@ -226,8 +226,8 @@ class _BoxStates:
         rows = (*legs, self.query)
         invisible = Contraction((Term(ONE, ()), minus(self.visible())))
         hidden = self.map(f"{name}.hidden", "relu", invisible, (self.query,))
-        below = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
-        b = self.step(f"{name}.b", Contraction((*below, Term(Number(-HIDDEN), (hidden,)))), rows)
+        of_chunk = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
+        b = self.step(f"{name}.b", Contraction((*of_chunk, Term(Number(-HIDDEN), (hidden,)))), rows)
         largest = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
         above = Contraction((minus(largest), minus(past)))
         any_visible = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())

@@ -104,8 +104,8 @@ def without_dead(graph: Graph, names: Iterable[str]) -> Graph | None:
         dead = graph.step.get(name)
         if dead is None or name in graph.readers or kept(graph, name):
             continue
-        without = settled(graph, with_steps(graph, {name: []}))
-        cleaned = None if without is None else without_dead(without, (use.name for use in dead.uses))
+        smaller = settled(graph, with_steps(graph, {name: []}))
+        cleaned = None if smaller is None else without_dead(smaller, (use.name for use in dead.uses))
         if cleaned is None:
             return None
         graph = cleaned

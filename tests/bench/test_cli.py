@@ -82,7 +82,7 @@ def test_a_wrong_contestant_ends_with_an_error(run, tmp_path: Path, monkeypatch:
     outcome = run("bench", *TINY, "-o", str(target))
     assert outcome.code == 1
     first, second, third = outcome.err.splitlines()
-    assert first == "error: not timed, for a result that differs from the reference or an error:"
+    assert first == "error: not timed, because results differ from the reference or the layer raised an error:"
     assert second.startswith("'eager' of 'mhsa', n 4, forward: the relative error of its output is ")
     assert third.startswith("'eager' of 'mhsa', n 4, forward+backward: the relative error of its ")
     assert "eager  wrong: the relative error of its output" in outcome.out

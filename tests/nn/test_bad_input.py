@@ -136,17 +136,45 @@ def test_damaged_state_dicts_are_refused_and_change_nothing(name: str, options: 
     state = cache.state_dict()
     kept, first = state["kept"], next(iter(state["kept"]))
     tensor, wrong = kept[first], [None, "x", -1, 2.5, [1]]
-    tensors = [None, tensor.numpy(), tensor.long(), torch.tensor(1.0), tensor[..., :-1], tensor[0], tensor[:1]]
+    tensors = [
+        None,
+        tensor.numpy(),
+        tensor.long(),
+        tensor.to("meta"),
+        torch.tensor(1.0),
+        tensor[..., :-1],
+        tensor[0],
+        tensor[:1],
+    ]
     damaged = [{key: bad} for bad in wrong for key in ("length", "forgotten", "dtype", "kept")]
     damaged += [{"kept": kept | {first: bad}} for bad in tensors if len(kept) > 1]
     damaged += [{"kept": {}}, {"kept": kept | {3: tensor}}, {"dtype": torch.int64}]
-    damaged += [{"shown": bad} for bad in (3, torch.ones(2, 5), torch.ones(3, 5) > 0)]
+    damaged += [{"shown": bad} for bad in (3, torch.ones(2, 5), torch.ones(3, 5) > 0, torch.ones(2, 9) > 0)]
     for damage in damaged:
         assert refusal(cache.load_state_dict, state | damage).startswith(f"{name}: ")
         assert cache.length == 5
         assert all(torch.equal(cache[step], kept[step]) for step in kept)
     cache.load_state_dict(state)
     assert module(chunk[:, :1], cache=cache).shape == (2, 1, 12)
+
+
+@torch.no_grad()
+def test_a_cache_that_stores_nothing_is_restored() -> None:
+    """Packed documents of several lengths leave a mask in it."""
+    module = compiled("mlp", "torch")
+    module(x(1, 8, 6), cache=(cache := module.new_cache()), cu_seqlens=torch.tensor([0, 3, 8]))
+    (loaded := module.new_cache()).load_state_dict(cache.state_dict())
+    assert loaded.length == cache.length
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length", [5, 100])
+def test_a_cache_with_tensors_of_its_own_keeps_their_dtype(length: int) -> None:
+    module = compiled("mhsa", "torch", True)
+    module(x(2, length, 12), cache=(cache := module.new_cache()))
+    loaded = module.new_cache(batch=2)
+    loaded.load_state_dict(cache.to(torch.float32).state_dict())
+    assert {loaded[step].dtype for step in cache.state_dict()["kept"]} == {torch.float64}
 
 
 def test_a_float_mask_of_zeros_and_ones_is_warned_of_once() -> None:

@@ -35,9 +35,9 @@ def tile_mask(rows, columns):
 
 
 @triton.jit
-def finite_of(exponent):
-    """An exponent, 0 if it is that of nothing, -inf: differences to it are defined."""
-    return tl.where(exponent == float("-inf"), 0.0, exponent)
+def finite_of(x):
+    """x, 0 in place of -inf, so that differences from it are defined."""
+    return tl.where(x == float("-inf"), 0.0, x)
 
 
 @triton.jit
