@@ -94,8 +94,8 @@ COMPILER = (
     ),
     Mutation(
         "rewrite/relu.py",
-        "negative = Contraction((Term(Negative(ONE), (use,)),))",
-        "negative = Contraction((Term(ONE, (use,)),))",
+        "negative = Contraction((minus(use),))",
+        "negative = Contraction((replace(minus(use), coefficient=ONE),))",
         "relu of a product loses the part where both factors are negative.",
         (f"{RULE}[relu of a weight]",),
     ),
