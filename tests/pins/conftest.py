@@ -13,4 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def pinned(request: pytest.FixtureRequest) -> Pinned:
-    return Pinned(write=request.config.getoption("write_pins", default=False))
+    write = request.config.getoption("write_pins", default=False)
+    if write and hasattr(request.config, "workerinput"):
+        raise pytest.UsageError("workers would lose each other's pins: write them with -n 0.")
+    return Pinned(write=write)
