@@ -356,17 +356,22 @@ OVERFLOWS: dict[str, dict[str, Any]] = {  # what makes P[n m], which is zero whe
 }
 
 
-def check_overflow(name: str, backend: str, options: dict[str, Any]) -> None:
-    """A product is zero where it is masked, though one factor is zero there and another one infinite."""
-    design = {
+def design_of_pairs(inputs: dict[str, str], maps: dict[str, Any], y: str) -> dict[str, Any]:
+    """A design of queries and keys, and of further inputs, whose output multiplies W[h]."""
+    return {
         "tensornet": 1,
-        "name": "overflow",
+        "name": "pairs",
         "legs": {"n": "query", "m": "key", "h": 2, "d": 2},
-        "inputs": {"q": "n d", "k": "m d", "a": "n", "b": "m"},
+        "inputs": {"q": "n d", "k": "m d"} | inputs,
         "weights": {"W": "h"},
-        "diagram": {**OVERFLOWS[name], "y": "P[n m] b[m] W[h] -> n h"},
+        "diagram": maps | {"y": y},
         "output": "y",
     }
+
+
+def check_overflow(name: str, backend: str, options: dict[str, Any]) -> None:
+    """A product is zero where it is masked, though one factor is zero there and another one infinite."""
+    design = design_of_pairs({"a": "n", "b": "m"}, OVERFLOWS[name], "P[n m] b[m] W[h] -> n h")
     draw, n = torch.Generator().manual_seed(0), 40
     inputs = [torch.rand(n, *wide, generator=draw, dtype=F64) for wide in ((2,), (2,), (), ())]
     inputs[0][:, 0] = inputs[1][:, 0] = 0

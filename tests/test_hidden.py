@@ -36,6 +36,7 @@ from tests.hidden_cases import (
     check_overflow,
     check_padded,
     check_rows,
+    design_of_pairs,
     module_of,
     of_pairs,
     results,
@@ -81,19 +82,11 @@ def test_products_that_overflow(name: str, options: tuple[str, dict[str, Any]]) 
 @pytest.mark.parametrize("options", PLANS, ids=str)
 def test_a_keep_is_more_than_a_factor_that_is_zero(options: tuple[str, dict[str, Any]], bad: float) -> None:
     """Rows that do not see a key stay what they are, though it makes another factor of a kept product infinite."""
-    design = {
-        "tensornet": 1,
-        "name": "kept",
-        "legs": {"n": "query", "m": "key", "h": 2, "d": 2},
-        "inputs": {"q": "n d", "k": "m d", "b": "m", "e": "m"},
-        "weights": {"W": "h"},
-        "diagram": {
-            "A": {"softmax": "m", "mask": ["causal"], "of": "q[n d] k[m d] -> n m"},
-            "P": {"keep": "m", "mask": ["causal"], "of": "A[n m] b[m] -> n m"},
-            "y": "P[n m] e[m] W[h] -> n h",
-        },
-        "output": "y",
+    maps = {
+        "A": {"softmax": "m", "mask": ["causal"], "of": "q[n d] k[m d] -> n m"},
+        "P": {"keep": "m", "mask": ["causal"], "of": "A[n m] b[m] -> n m"},
     }
+    design = design_of_pairs({"b": "m", "e": "m"}, maps, "P[n m] e[m] W[h] -> n h")
     module, draw = module_of(design, options[0], F64, **options[1]), torch.Generator().manual_seed(0)
     q, k, b, e = (torch.rand(24, *wide, generator=draw, dtype=F64) for wide in ((2,), (2,), (), ()))
     torch.testing.assert_close(module(q, k, b.index_fill(0, torch.tensor([23]), bad), e)[:23], module(q, k, b, e)[:23])

@@ -27,10 +27,10 @@ def narrow_after(graph: Graph, step: Step) -> set[str]:
         return set()
     narrow = {step.name}
     for reader in graph.steps:
-        own = [use for use in reader.uses if use.name in narrow]
-        if not own:
+        narrow_uses = [use for use in reader.uses if use.name in narrow]
+        if not narrow_uses:
             continue
-        if not all(query in use.legs for use in own):  # read along another leg
+        if not all(query in use.legs for use in narrow_uses):  # read along another leg
             return set()
         box, uses = reader.box, [use for use in reader.uses if query in use.legs]
         fits = reader.contraction is not None

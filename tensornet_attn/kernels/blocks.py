@@ -98,11 +98,10 @@ def rejoined(parts: Sequence[Step], operands: set[str]) -> list[Step]:
             yield from factors(products[use.name]) if use.name in products else (use,)
 
     merged = []
-    for part in parts:
-        if part.contraction and part.name not in products:
-            terms = tuple(replace(term, factors=tuple(factors(term))) for term in part.terms)
-            part = with_terms(part, terms)
-        merged += [] if part.name in products else [part]
+    for step in parts:
+        if step.name not in products:
+            terms = [replace(term, factors=tuple(factors(term))) for term in step.terms]
+            merged.append(with_terms(step, terms) if step.contraction else step)
     return merged
 
 

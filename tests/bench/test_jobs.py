@@ -34,6 +34,7 @@ def test_a_process_that_dies_fails_its_case_alone() -> None:
     assert [(entry.status, entry.reason) for entry in second.entries] == [
         ("failed", "its process ended with exit code -9.")
     ] * 2
+    assert (first.runs, second.runs) == (True, False)
 
 
 class Killed(Case):
