@@ -123,7 +123,11 @@ RECIPES_IN_ERROR = [
     ("    return Source(", "    Source(", ": 'open' returned None; return a Source."),
     ("options.sizes, make", "options.size, make", "raised AttributeError: 'Options' object has no attribute"),
     ("bits.sum(1) % 2}", "np.random.default_rng(0).integers(0)}", "raised ValueError: high <= 0 (own_task.py:17)."),
-    ("Options, _open)", "Options, 5)", ": importing 'own_task' raised ValidationError: "),
+    (
+        "Options, _open)",
+        "Options, 5)",
+        ": importing 'own_task' raised InputError: 'open' of a Recipe is 5; its type is Callable.",
+    ),
 ]
 
 

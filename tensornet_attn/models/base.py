@@ -163,6 +163,17 @@ def gathered(output: WithLosses, where: str, auxiliary: Losses) -> Tensor:
     return output[0]
 
 
+class TokenTable(nn.Embedding):
+    """The embedding of tokens. On a CPU, a token outside it is an InputError; elsewhere, an assertion of the device."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        try:
+            return super().forward(tokens)
+        except IndexError:
+            ends = f"tokens are {int(tokens.min())} to {int(tokens.max())}"
+            raise InputError(f"{ends}; give 0 to {self.num_embeddings - 1}, the vocabulary.") from None
+
+
 class Positions(nn.Module):
     """Adds the model's learned or sinusoid positions, if any, and applies dropout."""
 

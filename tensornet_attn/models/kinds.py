@@ -16,6 +16,7 @@ from tensornet_attn.models.base import (
     Losses,
     Model,
     Positions,
+    TokenTable,
     WithLosses,
     check_numbers,
     check_tokens,
@@ -109,7 +110,7 @@ class TokenModel(Model):
     def _make(self, **new: Any) -> None:
         config = self.spec.config
         assert isinstance(config, TokenModelConfig)
-        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        self.embedding = TokenTable(config.vocabulary, config.width, **new)
         self.positions = Positions(config, config.length, **new)
         self.norm = self._last_norm(**new)
         self.output = None if config.tied else nn.Linear(config.width, config.vocabulary, bias=False, **new)
@@ -308,7 +309,7 @@ class SequenceClassifier(Model):
         cls = config.pooling == "cls"
         self.features, self.length, self.pooling = config.features, config.length, config.pooling
         if config.vocabulary is not None:
-            self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+            self.embedding = TokenTable(config.vocabulary, config.width, **new)
         if config.features is not None:
             self.projection = nn.Linear(config.features, config.width, **new)
         self.cls = nn.Parameter(torch.zeros(config.width, **new)) if cls else None
@@ -381,9 +382,9 @@ class Seq2Seq(Model):
         config = self.spec.config
         assert isinstance(config, Seq2SeqConfig)
         target_vocabulary, output_size = config.target_vocabulary, config.target_vocabulary or config.vocabulary
-        self.embedding = nn.Embedding(config.vocabulary, config.width, **new)
+        self.embedding = TokenTable(config.vocabulary, config.width, **new)
         self.target_embedding = (
-            None if target_vocabulary is None else nn.Embedding(target_vocabulary, config.width, **new)
+            None if target_vocabulary is None else TokenTable(target_vocabulary, config.width, **new)
         )
         self.source_positions = Positions(config, config.length, **new)
         self.target_positions = Positions(config, config.length, **new)

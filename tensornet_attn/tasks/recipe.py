@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.dataclasses import dataclass as checked_dataclass
 
 from tensornet_attn.errors import InputError
 from tensornet_attn.tasks.alphabet import Alphabet, Bytes
@@ -88,12 +87,13 @@ class Source:
     parallel: Parallel | None = field(default=None, repr=False)
 
 
-@checked_dataclass(frozen=True)
+@dataclass(frozen=True)
 class Recipe:
     """A named task. A change of its samples needs a new `version`, so that no result changes silently.
 
     `drawn`: samples are generated, not read from files. `costly`: samples are stored on disk by default. `files`: a
-    description of the files that the task reads, which follows an error about a missing file.
+    description of the files that the task reads, which follows an error about a missing file. Raises InputError for
+    fields of other types.
     """
 
     name: str
@@ -104,6 +104,15 @@ class Recipe:
     drawn: bool = True
     costly: bool = False
     files: str = ""
+
+    def __post_init__(self) -> None:
+        for names, kind in _TYPES.items():
+            for name in names.split():
+                if not isinstance(getattr(self, name), kind):
+                    raise InputError(f"'{name}' of a Recipe is {getattr(self, name)!r}; its type is {kind.__name__}.")
+
+
+_TYPES: dict[str, Any] = {"name about files": str, "version": int, "drawn costly": bool, "options": type, "open": Callable}
 
 
 def drawn(make: Make) -> Callable[[RandomStream, Integers], Rows]:

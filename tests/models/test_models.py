@@ -24,6 +24,19 @@ def call(model: torch.nn.Module) -> torch.Tensor:
     return model(x, tiny.tokens(2, 4, seed=3)) if isinstance(model, ta.models.Seq2Seq) else model(x)
 
 
+@pytest.mark.parametrize("token", [-1, 11])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_tokens_outside_the_vocabulary(kind: str, token: int) -> None:
+    wrong, sentence = (
+        torch.tensor([[3, token]]),
+        f"tokens are {min(3, token)} to {max(3, token)}; give 0 to 10, the vocabulary.",
+    )
+    targets = (tiny.tokens(1, 3),) if kind == "seq2seq" else ()
+    assert refusal(MAKERS[kind](), wrong, *targets) == sentence
+    if targets:
+        assert refusal(MAKERS[kind](), *targets, wrong) == sentence
+
+
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoid"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_shapes(kind: str, positions: str) -> None:

@@ -90,6 +90,23 @@ def test_the_list_of_tasks_says_what_each_is() -> None:
     assert describe(list_tasks("copy")) == "copy                0 w 0 w over a few symbols: repeat w.\n"
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "kind"),
+    [
+        ("name", 3, "str"),
+        ("version", "1", "int"),
+        ("costly", None, "bool"),
+        ("options", 3, "type"),
+        ("open", "function", "Callable"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_by_its_name(field: str, value: object, kind: str) -> None:
+    fields = {
+        name: getattr(task_named("copy").recipe, name) for name in ("name", "version", "about", "options", "open")
+    }
+    assert refusal(Recipe, **{**fields, field: value}) == f"'{field}' of a Recipe is {value!r}; its type is {kind}."
+
+
 @pytest.mark.parametrize("recipe", [recipe for recipe in list_tasks() if not recipe.drawn], ids=lambda r: r.name)
 def test_a_task_whose_files_are_not_there_says_which_it_looked_for_and_what_to_put_there(recipe: Recipe) -> None:
     given = {"data": "mnist"} if recipe.name == "image_generation" else {}
