@@ -197,9 +197,12 @@ class Signature:
             raise InputError(f"{self.design}: {len(inputs)} inputs given; give {self._takes}.")
         lengths: dict[str, int] = {}
         whose: dict[str, str] = {}
-        for (name, shape, default), tensor in zip(self.inputs, inputs, strict=False):
-            if tensor is not None or default is None:
-                self._check_input(name, shape, tensor, lengths, whose)
+        tensors = {name: tensor for (name, _, _), tensor in zip(self.inputs, inputs, strict=False)}
+        for name, shape, default in self.inputs:
+            if tensors.get(name) is None and default is not None:
+                tensors[name] = tensors[default]
+            if name in tensors:
+                self._check_input(name, shape, tensors[name], lengths, whose)
         return lengths, whose
 
     def _check_input(
@@ -244,8 +247,7 @@ class Signature:
             )
         for leg, other_leg in ((query, key), (key, query)):
             if leg is not None and leg not in lengths:
-                defaults = any(default is not None and leg in dict(shape) for _, shape, default in self.inputs)
-                follows = other_leg in lengths and (self.tied or defaults)
+                follows = self.tied and other_leg in lengths
                 lengths[leg] = lengths[other_leg] if follows else maxima.get(leg, 0)  # type: ignore[index]
         for leg, maximum in self.maxima:
             if lengths[leg] > maximum:

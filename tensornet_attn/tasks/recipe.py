@@ -112,7 +112,13 @@ class Recipe:
                     raise InputError(f"'{name}' of a Recipe is {getattr(self, name)!r}; its type is {kind.__name__}.")
 
 
-_TYPES: dict[str, Any] = {"name about files": str, "version": int, "drawn costly": bool, "options": type, "open": Callable}
+_TYPES: dict[str, Any] = {
+    "name about files": str,
+    "version": int,
+    "drawn costly": bool,
+    "options": type,
+    "open": Callable,
+}
 
 
 def drawn(make: Make) -> Callable[[RandomStream, Integers], Rows]:

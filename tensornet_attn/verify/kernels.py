@@ -176,7 +176,8 @@ def _lengths(graph: Graph, index: int) -> tuple[dict[str, int], int]:
         m = max(n, min(m, PAIRS // (n * max(widths, default=1))))
     else:
         batch = max(batch, torch.get_num_threads())  # kernels of linear attention have a head for each thread
-    lengths = {leg.name: m if graph.tied or leg.name == graph.key else n for leg in legs}
+    tied = graph.tied or (index == 1 and any(tensor.default is not None for tensor in graph.of_role("input")))
+    lengths = {leg.name: m if tied or leg.name == graph.key else n for leg in legs}
     return {leg.name: min(lengths[leg.name], leg.maximum or lengths[leg.name]) for leg in legs}, batch
 
 

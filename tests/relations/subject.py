@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
@@ -83,10 +84,12 @@ class Subject:
     def compiled(self) -> Any:
         """A new module of the backend. Raises NotApplicable if the backend has no plan for the design."""
         backend = BACKENDS[self.backend]
-        try:
-            return self._with_weights(ta.compile(self.data, backend.name, dtype=self.dtype, **backend.options))
-        except ta.InputError as error:
-            raise NotApplicable(str(error)) from None
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*kernels (cannot be compared|differ)")  # torch would be tried instead
+            try:
+                return self._with_weights(ta.compile(self.data, backend.name, dtype=self.dtype, **backend.options))
+            except ta.InputError as error:
+                raise NotApplicable(str(error)) from None
 
     @cached_property
     def signed(self) -> bool:

@@ -243,6 +243,25 @@ def test_a_comparison_that_fails_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
     assert not [*cpp.cpp_folder().glob("*.json")]
 
 
+def test_an_input_over_the_legs_of_one_with_a_default() -> None:
+    """In a call without the keys' own input, as many keys as queries are drawn."""
+    text = """
+tensornet: 1
+name: keyed
+legs: {n: query, m: key, f: 12}
+inputs: {x: n f, memory: {legs: m f, default: x}, weight: m}
+diagram:
+  A: {softmax: m, of: "x[n f] memory[m f] -> n m"}
+  V: weight[m] memory[m f] -> m f
+  y: A[n m] V[m f] -> n f
+output: y
+"""
+    assert kernels.mismatch(ta.compile(text, "torch").plan, torch.float64) is None
+    assert refusal(ta.compile(text), torch.randn(2, 13, 12), None, torch.randn(2, 9)) == (
+        "keyed: input 'weight' has length 9 on leg 'm', input 'memory' has 13."
+    )
+
+
 def test_a_comparison_leaves_random_numbers_alone() -> None:
     plan = ta.compile(small("random"), "torch").plan
     torch.manual_seed(3)
