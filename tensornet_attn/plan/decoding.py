@@ -58,7 +58,9 @@ def decoding_of(graph: Graph, droppable: bool = False) -> Decoding:
     wanted = behind(graph, [graph.output])
     plain = replace(graph, steps=tuple(step for step in graph.steps if step.name in wanted), losses=())  # nor states
     reasons = [_varies(plain, step, memory) for step in plain.steps]
-    reason = next(filter(None, [None if memory else _looks_ahead(plain), *reasons]), None)
+    one_length = "its queries and keys have one length, so that a chunk would be as long as the memory"
+    first = (one_length if graph.tied else None) if memory else _looks_ahead(plain)
+    reason = next(filter(None, [first, *reasons]), None)
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     distributed = plain if memory else _apart(plain)

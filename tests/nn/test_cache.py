@@ -327,6 +327,21 @@ def test_what_cannot_be_decoded_says_why() -> None:
     )
 
 
+def test_a_memory_of_a_design_whose_queries_are_keys_too() -> None:
+    text = """
+tensornet: 1
+name: both
+legs: {n: query, m: key, f: 4}
+inputs: {x: n f, memory: m f}
+diagram:
+  V: x[m f] memory[m f] -> f
+  y: x[n f] V[f] -> n f
+output: y
+"""
+    reason = "its queries and keys have one length, so that a chunk would be as long as the memory"
+    assert refusal(ta.compile(text).new_cache) == f"both: no cache can be kept: {reason}."
+
+
 @pytest.mark.parametrize("mask", ["causal", "window(2, 0)"])
 def test_an_input_that_keys_and_values_are_is_kept(mask: str, tmp_path: Path) -> None:
     source = {
