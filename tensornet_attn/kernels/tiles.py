@@ -66,7 +66,8 @@ class TilePrograms(InBlocks):
         orders = [split_products(graph, partial(_weights_first, graph), sizes)]
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-        best = min(orders, key=lambda split: self.work(split, context))
+        by_work = sorted(dict.fromkeys(orders), key=lambda split: self.work(split, context))
+        best = next((split for split in by_work if self.fits(split, context)), orders[0])
         for group in groups_of(best, sizes):
             (reasons, _), kernels = self.judged(group, context), group.kernels
             verdicts = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
@@ -101,13 +102,19 @@ class TilePrograms(InBlocks):
         return None
 
     def work(self, graph: Graph, context: Context) -> float:
-        """MACs of the kernels; infinite if one has no tile program."""
-        scene, groups = scene_of(graph, context.sizes, context.target), groups_of(graph, context.sizes)
-        kernels = [step for group in groups for step in group.kernels]
+        """MACs of the kernels; infinite if one has no tiles."""
+        scene = scene_of(graph, context.sizes, context.target)
         try:
-            return fsum(macs(scene, self.as_kernel(step)) for step in kernels if self.fit(graph, step))
+            return fsum(macs(scene, self.as_kernel(step)) for step in _kernels(graph, context))
         except Unfit:
             return inf
+
+    def fits(self, graph: Graph, context: Context) -> bool:
+        """Whether each kernel has a program."""
+        try:
+            return all(self.fit(graph, step) for step in _kernels(graph, context))
+        except Unfit:
+            return False
 
     def describe(self, graph: Graph, step: Step, context: Context) -> str:
         program = self.fit(graph, step)
@@ -138,6 +145,10 @@ class TilePrograms(InBlocks):
 
 
 TRITON = TilePrograms()
+
+
+def _kernels(graph: Graph, context: Context) -> list[Step]:
+    return [step for group in groups_of(graph, context.sizes) for step in group.kernels]
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
