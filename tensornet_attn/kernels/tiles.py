@@ -67,7 +67,9 @@ class TilePrograms(InBlocks):
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
         by_work = sorted(dict.fromkeys(orders), key=lambda split: self.work(split, context))
-        best = next((split for split in by_work if self.fits(split, context)), orders[0])
+        best = next(
+            (split for split in by_work if all(self.fits(group) for group in groups_of(split, sizes))), orders[0]
+        )
         for group in groups_of(best, sizes):
             (reasons, _), kernels = self.judged(group, context), group.kernels
             verdicts = {step.name: reasons[0] if reasons else self.reason(group, step) for step in kernels}
@@ -101,20 +103,20 @@ class TilePrograms(InBlocks):
             return str(error)
         return None
 
-    def work(self, graph: Graph, context: Context) -> float:
-        """MACs of the kernels; infinite if one has no tiles."""
-        scene = scene_of(graph, context.sizes, context.target)
+    def fits(self, group: StepGroup) -> bool:
+        """Whether each kernel of a group has a program."""
         try:
-            return fsum(macs(scene, self.as_kernel(step)) for step in _kernels(graph, context))
-        except Unfit:
-            return inf
-
-    def fits(self, graph: Graph, context: Context) -> bool:
-        """Whether each kernel has a program."""
-        try:
-            return all(self.fit(graph, step) for step in _kernels(graph, context))
+            return all(self.fit(group.graph, step) for step in group.kernels)
         except Unfit:
             return False
+
+    def work(self, graph: Graph, context: Context) -> float:
+        """MACs of the kernels; infinite if one has no tiles."""
+        scene, groups = scene_of(graph, context.sizes, context.target), groups_of(graph, context.sizes)
+        try:
+            return fsum(macs(scene, self.as_kernel(step)) for group in groups for step in group.kernels)
+        except Unfit:
+            return inf
 
     def describe(self, graph: Graph, step: Step, context: Context) -> str:
         program = self.fit(graph, step)
@@ -145,10 +147,6 @@ class TilePrograms(InBlocks):
 
 
 TRITON = TilePrograms()
-
-
-def _kernels(graph: Graph, context: Context) -> list[Step]:
-    return [step for group in groups_of(graph, context.sizes) for step in group.kernels]
 
 
 def _weights_first(graph: Graph, factors: Sequence[Legs], product_legs: Legs, sizes: Mapping[str, int]) -> Path:
