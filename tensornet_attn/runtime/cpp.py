@@ -14,6 +14,7 @@ import pathlib
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import warnings
@@ -123,14 +124,13 @@ def cpp_version(*command: str) -> str:
 def cpp_folder() -> pathlib.Path | None:
     """The folder of the libraries: `cpp` in this user's folder of caches, as `platformdirs` has it, or the same folder
     for a file alone in an environment without that package; None without a home."""
-    cache = None
+    home = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    cache = pathlib.Path(chosen if os.path.isabs(chosen) else os.path.expanduser(home)) / "tensornet-attn"
     with contextlib.suppress(ImportError, RuntimeError):
         from platformdirs import user_cache_path
 
         cache = user_cache_path("tensornet-attn", False)
-    if cache is None:
-        home = "~/Library/Caches" if os.uname().sysname == "Darwin" else "~/.cache"
-        cache = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser(home)) / "tensornet-attn"
     return cache / "cpp" if cache.is_absolute() else None
 
 

@@ -8,6 +8,7 @@ import pwd
 import re
 import shutil
 import stat
+import sys
 import warnings
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.cli.doctor import examine
 from tensornet_attn.cost.rates import remember, shipped
+from tensornet_attn.files import user_folder
 from tensornet_attn.runtime import cpp
 from tests.refusals import refusal
 
@@ -52,6 +54,15 @@ def test_a_text_is_compiled_once_for_each_dtype(copied: Path) -> None:
     assert cpp.cpp_stored("a", "float64") is None
     assert cpp.cpp_stored("b", "float32") is None
     assert copied.read_text() == "x\n"
+
+
+@pytest.mark.parametrize("chosen", [None, "", " ", "/folder", "folder", "~/folder"])
+def test_a_file_alone_has_the_folder_of_the_package(chosen: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME") if chosen is None else monkeypatch.setenv("XDG_CACHE_HOME", chosen)
+    folder = user_folder() / "cpp"
+    assert cpp.cpp_folder() == folder
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    assert cpp.cpp_folder() == folder
 
 
 def test_a_damaged_library_is_removed_and_rebuilt(copied: Path) -> None:
