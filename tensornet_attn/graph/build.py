@@ -156,17 +156,17 @@ def _too_many(design: Design, reporter: Reporter) -> bool:
 
 def _hollow(reading: ReadDesign) -> bool:
     """Whether a broken step lacks a key, so that the names it uses are unknown."""
-    definitions = (reading.reporter.document.value(path) for path in reading.broken if path[:1] == ("diagram",))
+    paths = (*reading.broken, *reading.reporter.cut)
+    definitions = (reading.reporter.document.value(path[:2]) for path in paths if path[:1] == ("diagram",))
     return not all(_has_content(definition) for definition in definitions)
 
 
 def _has_content(definition: Any) -> bool:
     if not isinstance(definition, dict):
         return isinstance(definition, (str, list))
-    model = next((BOXES[key] for key in kinds_of(definition)), None)
-    fields = model.model_fields.items() if model else ()
-    needed = {field.alias or name for name, field in fields if field.is_required()} if model else {"of"}
-    roles = [role for role in (model.operands if model else ("of",)) if role in needed]
+    model = BOXES[(*kinds_of(definition), "map")[0]]  # an unknown box needs its operand, as a map does
+    needed = {field.alias or name for name, field in model.model_fields.items() if field.is_required()} - {"map"}
+    roles = needed.intersection(model.operands)
     return needed <= definition.keys() and all(_has_content(definition[role]) for role in roles)
 
 

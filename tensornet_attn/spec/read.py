@@ -282,7 +282,7 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
     """Validates the data. Broken parts are reported and removed, and the rest is validated again."""
     reading = ReadDesign(None, reporter)
     entries = {key: value for key, value in document.data.items() if value is not None}
-    for _ in range(3):
+    for _ in range(6):
         try:
             design = kind(**entries)
         except DesignError as error:
@@ -296,23 +296,23 @@ def _validated(document: Document, reporter: Reporter, kind: type[Design]) -> Re
 
 def _prune(entries: dict[str, Any], errors: dict[Path, str], reading: ReadDesign) -> None:
     """Removes the values at these paths, and fills in required keys. Of a box with a wrong key, the rest stays."""
-    lost: dict[str, set[str | int]] = {}
+    cut = reading.reporter.cut
+    entries |= deepcopy(entries)
     for path in sorted(errors, key=len, reverse=True):
-        if errors[path] != "missing" and path[:1] == ("diagram",) and len(path) > 2 and isinstance(path[-1], str):
-            reading.reporter.cut.append(path)
-            entries["diagram"] = owner = deepcopy(entries["diagram"])
-            for step in path[1:-1]:
+        if path[:1] == ("diagram",) and len(path) > 2 and isinstance(path[-1], str) and cut.count(path) < 2:
+            cut.append(path)
+            owner: Any = entries
+            for step in path[:-1]:
                 owner = owner[step]
-            del owner[path[-1]]
+            owner.pop(path[-1], None)
+            if errors[path] == "missing":  # any text keeps the box; what it means is not reported
+                owner[path[-1]] = path[1]
             continue
         reading.broken.append(path[:2])
         head = str(path[0]) if path else ""
         if len(path) > 1 and isinstance(entries.get(head), dict):
-            lost.setdefault(head, set()).add(path[1])
+            entries[head].pop(path[1], None)
         elif head in _FILLED:
             entries[head] = _FILLED[head]
         else:
             entries.pop(head, None)
-    for head, names in lost.items():
-        if isinstance(entries.get(head), dict):
-            entries[head] = {key: value for key, value in entries[head].items() if key not in names}

@@ -48,7 +48,9 @@ class Reporter:
         severity: str = "error",
         place: SourceRange | None = None,
     ) -> None:
-        """Adds a problem at the key of a path, at its value, or at a span of its text."""
+        """Adds a problem at the key of a path, at its value, or at a span of its text, unless the path is cut."""
+        if path in self.cut:
+            return
         exact = place is not None or path in self.document.keys or path in self.document.values
         place = place or self.document.place(path, key)
         scalar = None if key else self.document.text(path)

@@ -82,7 +82,7 @@ def _report(complaint: dict[str, Any], reporter: Reporter) -> None:
         message = f"the key '{path[-1]}' is missing{where}."
         reporter.error("missing-key", message, path, key=True, hint=f"e.g. '{example}'.")
     elif kind in ("union_tag_not_found", "union_tag_invalid"):
-        _report_box(value, path, reporter)
+        _report_box(value, complaint, reporter)
     else:
         code, message, hint = _sentence(kind, path, written(value))
         reporter.error(code, message, path, hint=hint)
@@ -106,6 +106,8 @@ _INNER = {
     "diagram": {
         "of": "of: Q[n h d] K[m h d] -> h n m",
         "k": "k: 2",
+        "groups": "groups: 2",
+        "width": "width: w",
         "along": "along: d",
         "to": "to: m",
         "query": "query: phiQ",
@@ -170,7 +172,8 @@ _NAMED = {
 }
 
 
-def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
+def _report_box(value: Any, complaint: dict[str, Any], reporter: Reporter) -> None:
+    path = complaint["path"]
     if not isinstance(value, dict):
         message = f"expected an expression or a box, got {written(value)}."
         reporter.error("wrong-type", message, path, hint=_BOX_HINT)
@@ -180,7 +183,8 @@ def _report_box(value: Any, path: Path, reporter: Reporter) -> None:
         names = " and ".join(f"'{kind}'" for kind in kinds)
         message = f"{names} are {'two' if len(kinds) == 2 else len(kinds)} boxes in one mapping."
         hint = "put one into the 'of' of the other."
-        reporter.error("two-boxes", message, (*path, kinds[1]), key=True, hint=hint)
+        complaint["path"] = path = (*path, kinds[1])
+        reporter.error("two-boxes", message, path, key=True, hint=hint)
         return
     unknown_keys = [key for key in value if key not in ("of", "mask", "scale", "by", "k", "eps")]
     if not unknown_keys:
