@@ -35,10 +35,12 @@ def lattice_text(lattice: Any) -> str:
     names = [name for name in sorted(lattice) if lattice.out_degree(name)]
     width, lines = max(map(len, names), default=0), []
     for name in names:
-        edges = sorted(lattice[name].items())
-        words = [f"{special} (both causal)" if edge.get("causal") else special for special, edge in edges]
+        words = [
+            f"{special} (both causal)" if edge.get("causal") else special
+            for special, edge in sorted(lattice[name].items())
+        ]
         lines.append(f"{name:<{width}}  contains  {', '.join(words)}\n")
-    return "".join(lines)
+    return "".join(lines) or "no design contains it, and 'contains' in its file names none.\n"
 
 
 def lattice_source(lattice: Any, dots: int | None = None) -> str:

@@ -64,7 +64,7 @@ def reason_against_cpp() -> str:
     if not cpp_compiler():
         compiler = os.environ.get("CXX")
         reason = f"'{compiler}', which CXX names, is not on the PATH" if compiler else "there is no C++ compiler"
-        return f"{reason}: install g++, or name {'another compiler' if compiler else 'one'} in CXX"
+        return f"{reason}: install g++, or name a compiler in CXX"
     return reason_against_folder() or ("" if torch_libraries().is_dir() else "torch has no folder of libraries")
 
 

@@ -95,7 +95,7 @@ def test_a_failure_gives_the_first_error_keeps_the_source_and_is_said_once(
 def test_without_a_compiler_the_reason_names_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CXX", raising=False)
-    assert cpp.reason_against_cpp() == "there is no C++ compiler: install g++, or name one in CXX"
+    assert cpp.reason_against_cpp() == "there is no C++ compiler: install g++, or name a compiler in CXX"
     with pytest.raises(OSError, match="install g"):
         cpp.cpp_compiled("a", "float32")
 
@@ -195,7 +195,7 @@ def test_a_compiler_with_arguments_and_one_that_is_unknown(monkeypatch: pytest.M
     for name, reason in (
         (
             "nosuch -m64",
-            "'nosuch -m64', which CXX names, is not on the PATH: install g++, or name another compiler in CXX",
+            "'nosuch -m64', which CXX names, is not on the PATH: install g++, or name a compiler in CXX",
         ),
         ("g++ 'x", "the compiler in CXX cannot be read: No closing quotation"),
     ):
