@@ -47,6 +47,7 @@ MODULES = (
     "shlex",
     "shutil",
     "subprocess",
+    "sys",
     "threading",
     "warnings",
 )
@@ -154,8 +155,7 @@ def _imports(read: frozenset[str]) -> str:
     standard_library += ["from dataclasses import dataclass"] if "dataclass" in read else []
     typing = ", ".join(name for name in ("Any", "NamedTuple") if name in read)
     standard_library += [f"from typing import {typing}"] if typing else []
-    lines = ["\n".join(standard_library) + "\n"] if standard_library else []
-    lines += ["import torch"]
+    lines = [*standard_library, "", "import torch"] if standard_library else ["import torch"]
     lines += ["import torch.nn.functional as F"] if "F" in read else []
     lines += ["import triton\nimport triton.language as tl"] if {"triton", "tl"} & read else []
     return "\n".join([*lines, "from torch import Tensor, nn"])
