@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from string import ascii_letters
 
 from tensornet_attn.emit.writer import Writer
@@ -16,12 +18,44 @@ from tensornet_attn.ir.values import ATOM, MATMUL, PRODUCT, SUM, Legs, TensorTex
 def emit_contraction(writer: Writer, step: Step) -> None:
     """Emits a primitive contraction."""
     terms = step.terms
+    if step.name in writer.overwrites:
+        writer.named(step.name, _overwrite(writer, step, writer.overwrites[step.name]), step.legs)
+        return
     if len(terms) > 1 or not terms[0].factors:
         value = _sum(writer, step, terms)
     else:
         (term,) = terms
         value = writer.scaled(term.coefficient, _product(writer, step, term))
     writer.bind(step.name, value.text, value.legs, value.level)
+
+
+def _overwrite(writer: Writer, step: Step, old: str) -> str:
+    """A state in the memory of the old one: `S_past.mul_(fall[:, None]).addcmul_(K[..., None], V[..., None, :])`."""
+    expression = state = writer.local[old]
+    for name, value in writer.values.items():
+        if name in writer.graph.step and re.search(rf"\b{state}\b", value.text):  # computed before it is overwritten
+            writer.line(f"{writer.local[name]} = {value.text}", value)
+            writer.values[name] = replace(value, text=writer.local[name], level=ATOM)
+    first, *terms = step.terms
+    if fall := tuple(use for use in first.factors if use.name != old):
+        expression += f".mul_({_folded(writer, replace(first, factors=fall), step.legs).aligned(step.legs).text})"
+    for term in terms:
+        number = "" if term.coefficient == ONE and term.factors else writer.number(term.coefficient)
+        sides = sorted(term.factors, key=lambda use: len(use.legs))
+        parts = [replace(term, factors=tuple(part)) for part in (sides[:-1], sides[-1:]) if part]
+        factors = [_folded(writer, part, step.legs).aligned(step.legs).text for part in parts]
+        method, option = (".addcmul_", ", value=") if len(factors) > 1 else (".add_", ", alpha=")
+        expression += f"{method}({', '.join(factors) + (option + number if number else '') if factors else number})"
+    return expression
+
+
+def _row(left: TensorText, right: TensorText, layout: Legs) -> str:
+    """`(q[..., None, :] @ S).squeeze(-2)`, a row times a matrix per entry of the first legs; otherwise empty."""
+    *heads, width = left.legs or ("",)
+    matrix = (*heads, width, *layout[-1:])
+    if layout[:-1] != (*heads,) or {*right.legs} != {*matrix} or not (left.batched and right.batched):
+        return ""
+    return f"({left.atom}[..., None, :] @ {right.arranged(matrix).atom}).squeeze(-2)"
 
 
 def _product(writer: Writer, step: Step, term: Term) -> TensorText:
@@ -86,7 +120,10 @@ def product(writer: Writer, left: TensorText, right: TensorText, layout: Legs) -
     for big, small in either_way:
         if (candidate := _uncopied(writer, big, small, layout)) is not None:
             return candidate
-    expression = _inner(left, right, layout) or einsum_text(left, right, layout)
+    expression = _inner(left, right, layout)
+    if writer.of_one:  # where a call counts
+        expression = expression or _row(left, right, layout) or _row(right, left, layout)
+    expression = expression or einsum_text(left, right, layout)
     return TensorText(expression, layout, left.batched or right.batched)
 
 
@@ -279,10 +316,14 @@ def _projected(writer: Writer, left: TensorText, weight: TensorText, count: int)
     matrix = weight.atom if column_count < 2 else f"{weight.atom}.flatten({count})"
     if count > 1:
         matrix += f".flatten(0, {count - 1})" if column_count else ".flatten()"
-    large, exact = left.batched and column_count and not writer.plain, ["exact=True"] if writer.cancelling else []
+    large = left.batched and column_count and not (writer.plain or writer.target.workload == "decoding")
+    exact = ["exact=True"] if writer.cancelling else []
     expression = writer.call("projected", left.text, matrix, *exact) if large else f"{left.text} @ {matrix}"
     if column_count > 1:
-        expression = f"{expression if large else f'({expression})'}.unflatten(-1, {weight.atom}.shape[{count}:])"
+        sizes = f"{weight.atom}.shape[{count}:]"
+        if writer.of_one:
+            sizes = f"({', '.join(str(writer.graph.leg[leg].size) for leg in weight.legs[count:])})"
+        expression = f"{expression if large else f'({expression})'}.unflatten(-1, {sizes})"
     return TensorText(expression, left.legs, left.batched, ATOM if large or column_count > 1 else MATMUL)
 
 

@@ -95,7 +95,10 @@ def emit(
     graph, names = hiding(plan.schedule, keys=True), Names(function_names() | {name})
     writer = Writer(graph, names, instead=replaced(plan.backend))
     wide_steps = kept_wide(plan.graph) & graph.step.keys()
-    writer.wide = kept_wide(graph, wide_steps | scores(graph) if plan.target.workload == "decoding" else wide_steps)
+    decodes = plan.target.workload == "decoding"
+    writer.of_one = decodes and not any(graph.leg[leg].sequence for tensor in graph.tensors for leg in tensor.legs)
+    if not writer.of_one:
+        writer.wide = kept_wide(graph, wide_steps | scores(graph) if decodes else wide_steps)
     writer.memory, writer.cancelling = _kernel_memory(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     writer.plain = alone and plan.backend == "torch"

@@ -15,6 +15,7 @@ from tensornet_attn.emit.wrap import WIDTH
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.hidden import zero_outside
+from tensornet_attn.graph.pairs import overwrites
 from tensornet_attn.ir.arithmetic import Arith, evaluate
 from tensornet_attn.ir.arithmetic import names as arithmetic_names
 from tensornet_attn.ir.values import ATOM, PRODUCT, SUM, Legs, TensorText, shape_comment
@@ -39,6 +40,7 @@ class Writer:
     cancelling: bool = False  # whether rows may be divided by sums near zero
     memory: int | None = None  # bytes that a kernel may take for itself; None: a part of the free memory
     cpp: bool = False  # C++ kernels compute what they can
+    of_one: bool = False  # of one position, without half precision
     plain: bool = False  # the file needs only torch: functions in plain forms, products as operators
     native: list[str] = field(default_factory=list)  # the texts of the C++ kernels
     regions: list[tuple[object, Any]] = field(default_factory=list)  # structures of programs, and their Triton kernels
@@ -55,6 +57,7 @@ class Writer:
         self.batched = layout.batched(self.graph)
         self.readers = layout.readers(self.graph)
         self.zero_outside = zero_outside(self.graph, self.batched)
+        self.overwrites = overwrites(self.graph)
 
     def line(self, statement: str, value: TensorText | None = None) -> None:
         self.groups[-1].append(f"{statement}  # {shape_comment(value)}" if value is not None else statement)

@@ -15,6 +15,7 @@ from itertools import count
 
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Contraction, Graph, Step, Tensor, Term, Use, cached
+from tensornet_attn.ir.arithmetic import ONE
 from tensornet_attn.ir.steps import within
 
 BATCH = "..."  # the batch dimensions as a leg: inputs, noise and all results of them have it
@@ -40,9 +41,10 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
     `path_of(legs of the factors, legs of the product, sizes)` gives the path of each term with more than two factors;
     factors with batch dimensions also have the leg `BATCH`. `sizes` adds sizes of legs that are sized at run time, and
     of `BATCH` (default 1). New steps are `<step>.p1`, `<step>.p2`, ...; the step keeps its name, its legs and their
-    order. A pair sums the legs that neither a remaining factor nor the product has.
+    order. A pair sums the legs that neither a remaining factor nor the product has. Steps of `overwrites` stay whole.
     """
-    if all(map(primitive, graph.steps)):
+    whole = overwrites(graph)
+    if all(primitive(step) or step.name in whole for step in graph.steps):
         return graph
     all_sizes = {BATCH: 1} | {leg.name: leg.size for leg in graph.legs if leg.size is not None} | dict(sizes or {})
 
@@ -54,9 +56,28 @@ def split_products(graph: Graph, path_of: PathOf = left_to_right, sizes: Mapping
         product_legs = legs + (BATCH,) * any(with_batch)
         return path_of(factors, product_legs, all_sizes)
 
-    return replace(
-        graph, steps=tuple(primitive_step for step in graph.steps for primitive_step in _split(step, path, graph.step))
-    )
+    split = ([step] if step.name in whole else _split(step, path, graph.step) for step in graph.steps)
+    return replace(graph, steps=tuple(primitive_step for steps in split for primitive_step in steps))
+
+
+def overwrites(graph: Graph) -> dict[str, str]:
+    """The steps that can take the memory of an input, the old state: {step: input}.
+
+    They add to the old state, or to a decayed one, after all others have read it, and nothing is a view of either.
+    """
+    found, places = dict[str, str](), {step.name: place for place, step in enumerate(graph.steps)}
+    for tensor in graph.of_role("input"):
+        step, old = graph.step.get(str(tensor.update)), tensor.use
+        adds = step is not None and step.legs == old.legs and step.terms and old in step.terms[0].factors
+        if step is None or not adds or summed(step) or [use.name for use in step.uses].count(old.name) > 1:
+            continue
+        before = [reader for reader, _ in graph.readers[old.name] if reader != step]
+        last = all(places[reader.name] < places[step.name] for reader in before)
+        readers = [*before, *(reader for reader, _ in graph.readers.get(step.name, ()))]
+        computed = all(len(reader.uses) > 1 or (reader.box and reader.box.function) for reader in readers)
+        if last and computed and step.name != graph.output and step.terms[0].coefficient == ONE:
+            found[step.name] = old.name
+    return found
 
 
 def primitive(step: Step) -> bool:

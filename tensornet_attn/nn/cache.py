@@ -31,6 +31,9 @@ class Cache:
         self.droppable = droppable
         self.design, self.length, self.forgotten, self.max_length = design, 0, 0, max_length
         self._kept = {cached.name: cached for cached in decoding.kept}
+        self._axes = {
+            cached.name: cached.legs.index(cached.leg) - len(cached.legs) for cached in decoding.kept if cached.leg
+        }
         self._sizes = decoding.sizes
         self._wide = {part.value_name for part in decoding.parts if part.wide}  # at least float32, as all states are
         self._levels = {
@@ -41,7 +44,9 @@ class Cache:
         self.shown: Tensor | None = None  # packed documents: [batch, positions], False = padding
         self._dtype = torch.get_default_dtype()  # dtype of the chunks; states are at least float32
         self.last: tuple[Any, ...] | None = None  # the previous call, if an equal call needs no checks
-        self._stays = False  # whether states are overwritten in place
+        self._stays = False  # whether states keep their memory
+        self._own = set[str]()  # states in memory that nothing else reads, which a step overwrites
+        self.spoiled = False  # whether a step has failed after it began to overwrite states
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the previous call, whose serial number is valid in this process only."""
@@ -51,6 +56,7 @@ class Cache:
         """Allocates all tensors of an empty cache, [batch..., legs]; they are reused until they are too short."""
         like = torch.empty(0, dtype=dtype, device=device)
         self._dtype, self._stays = dtype, True
+        self._own = {*self._kept}
         for name, cached in self._kept.items():
             if cached.leg is None:
                 self._held[name] = self.state(name, batch, like)
@@ -71,9 +77,20 @@ class Cache:
         first = HIDDEN if name in self._levels else 0.0
         return like.new_full((*batch, *self._sizes[name]), first, dtype=wide)
 
+    def to_overwrite(self, name: str) -> Tensor:
+        """The state `name`, which the running step overwrites: a copy, if others may read its memory."""
+        self.spoiled = True
+        if name not in self._own:
+            self._held[name] = self._held[name].clone()
+            self._own.add(name)
+        return self._held[name]
+
     def __getitem__(self, name: str) -> Tensor:
         """Returns the stored values of a step, oldest position first, or a state. Raises KeyError for other names."""
-        return self._held[name] if self._kept[name].leg is None else self._rows(name, self._used(name))
+        if self._kept[name].leg is not None:
+            return self._rows(name, self._used(name))
+        self._own -= set() if self._stays else {name}
+        return self._held[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._kept)
@@ -137,7 +154,7 @@ class Cache:
             count = min(positions, self._used(name))
             last = self._rows(name, count).clone(memory_format=torch.contiguous_format)
             if self._stays:
-                self._held[name].narrow(self._axis(name), 0, count).copy_(last)
+                self._held[name].narrow(self._axes[name], 0, count).copy_(last)
             else:
                 self._held[name] = last
         self.forgotten, self.length = self.forgotten + self.length - positions, positions
@@ -146,29 +163,33 @@ class Cache:
     @property
     def has_room(self) -> bool:
         """Whether one more position fits into the allocated tensors."""
-        return all(
-            cached.leg is None or self._held[name].shape[self._axis(name)] > self.length
-            for name, cached in self._kept.items()
-        )
+        return all(self._held[name].shape[axis] > self.length for name, axis in self._axes.items())
 
     def appended(self, name: str, new: Tensor) -> Tensor:
         """All rows of a step with one more appended in place."""
-        axis, held = self._axis(name), self._held[name]
+        axis, held = self._axes[name], self._held[name]
         held.narrow(axis, self.length, 1).copy_(new)
         self._written[name] = new
         return held.narrow(axis, 0, self.length + 1)
 
     def step(self, new: Mapping[str, Tensor]) -> None:
-        """Appends the values of one position; the caller checks `has_room`."""
-        for name, tensor in new.items():
-            if self._kept[name].leg is not None:
-                if self._written.pop(name, None) is not tensor:
-                    self._held[name].narrow(self._axis(name), self.length, 1).copy_(tensor)
-            elif self._stays:
-                self._held[name].copy_(tensor)
-            else:
-                self._held[name] = tensor
-        self.length += 1
+        """Appends the values of one position, among `new`; the caller checks `has_room`."""
+        for name, held in self._held.items():
+            tensor = new[name]
+            if self._kept[name].leg is None:
+                if held is not tensor:
+                    self._keep(name, tensor)
+            elif self._written.pop(name, None) is not tensor:
+                held.narrow(self._axes[name], self.length, 1).copy_(tensor)
+        self.length, self.spoiled = self.length + 1, False
+
+    def _keep(self, name: str, state: Tensor) -> None:
+        """Stores a state that a call has computed."""
+        if self._stays and name in self._held and not torch.is_grad_enabled():  # a backward may read it
+            self._held[name].copy_(state)
+        else:
+            self._held[name] = state
+            self._own.discard(name)
 
     def reorder(self, index: Tensor) -> None:
         """Reorders the batch, its first dimension, for beam search: sequence i becomes the old sequence index[i].
@@ -212,7 +233,7 @@ class Cache:
 
     def reset(self) -> None:
         """Empties the cache. Tensors that `new_cache(batch=...)` allocated are reused."""
-        self.length, self.forgotten, self.last, self.shown = 0, 0, None, None
+        self.length, self.forgotten, self.last, self.shown, self.spoiled = 0, 0, None, None, False
         self._leave_inference_mode()
         self._written.clear()
         if not self._stays:
@@ -242,7 +263,7 @@ class Cache:
         self._dtype = state["dtype"] if kept and not self._stays else self._dtype
         for name, tensor in kept.items():
             if self._kept[name].leg is not None:
-                axis = self._axis(name)
+                axis = self._axes[name]
                 rows = tensor.shape[axis]
                 like = self._held.get(name, tensor)
                 self._room(name, tensor.to(like), rows).narrow(axis, 0, rows).copy_(tensor)
@@ -288,6 +309,8 @@ class Cache:
         if (self.design, (*self._kept.values(),), self._sizes) != (design, decoding.kept, decoding.sizes):
             whose = f"{'another ' * (self.design == design)}'{self.design}'"
             raise InputError(f"{design}: this cache belongs to {whose}; create one with new_cache() of this layer.")
+        if self.spoiled:
+            raise InputError(f"{design}: a step has failed while it overwrote the states of this cache: call reset().")
         self._leave_inference_mode()
         if self.max_length is not None and length > self.max_length:
             raise InputError(
@@ -314,7 +337,7 @@ class Cache:
             raise InputError(f"{self.design}: the cache has no batch dimension.")
         self.last = None
         for name, held in self._held.items():
-            axis = self._axis(name) if self._kept[name].leg else -1
+            axis = self._axes[name] if self._kept[name].leg else -1
             to = max(axis, -2)  # heads stay before positions, as `_room` lays them out
             self._held[name] = change(held.movedim(axis, to)).movedim(to, axis)
         self.shown = None if self.shown is None else change(self.shown)
@@ -352,23 +375,19 @@ class Cache:
         """Batch dimensions of the values of a step."""
         return tuple(held.shape[: max(0, held.ndim - len(self._kept[name].legs))])
 
-    def _axis(self, name: str) -> int:
-        cached = self._kept[name]
-        return cached.legs.index(str(cached.leg)) - len(cached.legs)
-
     def _used(self, name: str) -> int:
         """Stored positions of a step."""
         return self._kept[name].rows(self.length)
 
     def _rows(self, name: str, count: int) -> Tensor:
         """The last `count` stored positions of a step."""
-        return self._held[name].narrow(self._axis(name), self._used(name) - count, count)
+        return self._held[name].narrow(self._axes[name], self._used(name) - count, count)
 
     def extended(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
         """The stored rows, at most the last `reach`, followed by those of the chunk, if it has any."""
         if new is None:
             return self[name]
-        axis, used = self._axis(name), self._used(name) if name in self._held else 0
+        axis, used = self._axes[name], self._used(name) if name in self._held else 0
         before = used if reach is None else min(used, reach)
         if before == 0:
             return new
@@ -387,7 +406,7 @@ class Cache:
 
     def _room(self, name: str, new: Tensor, length: int) -> Tensor:
         """The tensor of a step, reallocated if it has no room for `length` positions."""
-        axis, held, used = self._axis(name), self._held.get(name), self._used(name)
+        axis, held, used = self._axes[name], self._held.get(name), self._used(name)
         if held is not None and held.shape[axis] >= length:
             return held
         shape = list(new.shape)
@@ -410,17 +429,16 @@ class Cache:
             elif cached.reach is None:
                 if not written:
                     room = self._room(name, tensor, self.length + chunk)
-                    copies.append((room.narrow(self._axis(name), self.length, chunk), tensor))
+                    copies.append((room.narrow(self._axes[name], self.length, chunk), tensor))
             else:
-                axis, count = self._axis(name), cached.rows(self.length + chunk)
+                axis, count = self._axes[name], cached.rows(self.length + chunk)
                 rows = torch.cat((self[name], tensor), axis) if name in self._held else tensor
                 room = self._room(name, tensor, count).narrow(axis, 0, count)
                 copies.append((room, rows.narrow(axis, rows.shape[axis] - count, count)))
         for room, tensor in copies:
             room.copy_(tensor)
         for name, tensor in states.items():
-            stays = self._stays and name in self._held and not torch.is_grad_enabled()  # a backward may read it
-            self._held[name] = self._held[name].copy_(tensor) if stays else tensor
+            self._keep(name, tensor)
         self._dtype, self.length = dtype, self.length + chunk
 
 

@@ -12,6 +12,7 @@ import torch
 
 from tensornet_attn.cost.devices import GENERIC
 from tensornet_attn.graph.graph import Graph
+from tensornet_attn.graph.pairs import overwrites
 from tensornet_attn.nn.cache import Cache
 from tensornet_attn.nn.executable import Arguments, Executable, Result
 from tensornet_attn.plan.cache import LruCache as Plans
@@ -38,14 +39,20 @@ class Decoder:
         graph = self.decoding.graph
         self._query, self._key, self._output = graph.query, graph.key, graph.output
         self._ranks = {tensor.name: len(tensor.legs) for tensor in graph.of_role("input")}
+        self._first = next(iter(self._ranks))
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._wide = any(part.wide for part in self.decoding.parts)
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
-        self._one, *separate = (
-            tuple(self._planned(stage, make, plan, "decoding") for stage in merged(self.decoding, separate))
-            for separate in ((False, True) if self._wide else (False,))
-        )
-        self._one_separate = separate[0] if separate else self._one  # without wide parts both are equal
+        legs = graph.legs_of(self._output)
+        self._places = {name: axis for name, (axis, _) in self._rows.items()}
+        self._places[self._output] = legs.index(self._query) - len(legs) if self._query in legs else 0
+        steps = decoding_of(plan.graph, droppable, one=True) if self.states else self.decoding
+        steps = steps if steps.kept == self.decoding.kept else self.decoding
+        self._one = tuple(self._planned(stage, make, plan, "decoding") for stage in merged(steps, False))
+        self._one_separate = self._one  # without wide parts both are equal
+        if self._wide:
+            separate = merged(self.decoding, True)
+            self._one_separate = tuple(self._planned(stage, make, plan, "decoding") for stage in separate)
         self._most = min((leg.maximum for leg in graph.legs if leg.sequence and leg.maximum), default=None)
         self._repeats = self._can_repeat()
 
@@ -107,6 +114,7 @@ class Decoder:
             isinstance(x, Tensor)
             and cache.last == (self.serial, x.shape, x.dtype, x.device, torch.is_inference_mode_enabled())
             and cache.shown is None
+            and not cache.spoiled
             and cache.has_room
             and not module.training
             and (self._most is None or cache.length < self._most)
@@ -116,33 +124,35 @@ class Decoder:
 
     def repeated(self, module: Any, cache: Cache, x: Tensor) -> Tensor:
         """The output of a step for which `repeats` holds."""
-        name, rank = next(iter(self._ranks.items()))
-        values, batch = {name: x}, x.shape[: x.ndim - rank]
+        values, batch = {self._first: x}, x.shape[: x.ndim - self._ranks[self._first]]
         for stage in self._one:
             query, key = stage.legs
             lengths = {query: 1, key: 1 if stage.reach == 0 else cache.length + 1}
             inputs: list[Tensor] = []
             for operand in stage.inputs:
                 if operand.how == "chunk":
-                    inputs.append(values[operand.value_name])
+                    tensor = values[operand.value_name]
+                    inputs.append(tensor.squeeze(operand.axis) if stage.of_one and operand.axis else tensor)
                 elif operand.how == "kept":
                     inputs.append(cache.appended(operand.value_name, values[operand.value_name]))
                 elif operand.how in ("seen", "empty"):
                     inputs.append(x.new_zeros(()).expand(*batch, lengths[key] if operand.how == "seen" else 1))
+                elif operand.value_name in stage.overwrites:
+                    inputs.append(cache.to_overwrite(operand.value_name))
                 else:
-                    inputs.append(cache[operand.value_name])
+                    inputs.append(cache.state(operand.value_name, batch, x))
             owner = module if stage.executable.source else _With(module, stage.plan, x.dtype)
             outputs: Any = stage.executable.run(owner, Arguments((*inputs,), lengths, None, None, None))
-            if isinstance(outputs, Tensor):
-                values[stage.values[0]] = outputs
-            else:
-                values.update(zip(stage.values, outputs, strict=True))
-        cache.step({name: values[name] for name in self._kept})
+            outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
+            for name, place, tensor in zip(stage.values, stage.places, outputs, strict=True):
+                values[name] = tensor.unsqueeze(place) if place else tensor
+        cache.step(values)
         return values[self._output]
 
     def _usual(self, uncached: bool, chunk: _Chunk) -> bool:
-        """Whether the chunk is one position, computed in one dtype, and no mask hides it from states."""
-        hidden = bool(self.states) and chunk.key_mask is not None
+        """Whether the chunk is one position in one dtype; of a design with states, without a mask and gradients."""
+        separate = torch.is_grad_enabled() or torch.is_autocast_enabled(chunk.like.device.type)
+        hidden = bool(self.states) and (chunk.key_mask is not None or separate)
         one_dtype = not self._wide or wide_dtype(chunk.like.dtype) == chunk.like.dtype
         return not uncached and chunk.length == 1 and not hidden and one_dtype
 
@@ -176,13 +186,21 @@ class Decoder:
             for legs in [graph.legs_of(operand.name)]
         )
         legs, once = (graph.query, str(graph.key)), stage.values[0] in self._kept
-        return _Planned(stage.values, inputs, stage.reach, stage.wide, once, legs, plan, make(plan))
+        executable = make(plan)
+        renewed = {*overwrites(plan.schedule).values()} if executable.source else ()
+        states = frozenset(source.value_name for source in stage.inputs if source.name in renewed)
+        places = tuple(self._places.get(name, 0) if stage.of_one else 0 for name in stage.values)
+        values = stage.values, places, inputs, stage.reach, stage.wide, stage.of_one, states
+        return _Planned(*values, once, legs, plan, executable)
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:
         keys, like = chunk.keys, chunk.like
         if planned.reach is not None:
             keys = min(keys, planned.reach + chunk.length)
         inputs = tuple([self._input(module, cache, planned.reach, operand, chunk, keys) for operand in planned.inputs])
+        if planned.of_one:
+            operands = zip(inputs, planned.inputs, strict=True)
+            inputs = tuple([x.squeeze(operand.axis) if operand.axis else x for x, operand in operands])
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
         dtype, wide = like.dtype, wide_dtype(like.dtype)
         stage_dtype = wide if planned.wide else dtype
@@ -196,6 +214,8 @@ class Decoder:
         )
         outputs = planned.executable.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
+        places = zip(planned.places, values, strict=True)
+        values = [tensor.unsqueeze(place) if place else tensor for place, tensor in places]
         if wide == dtype:
             return values
         pairs = zip(planned.values, values, strict=True)
@@ -216,8 +236,8 @@ class Decoder:
             # a hidden position must not reach a state
             return torch.where(_seen(chunk.key_mask, tensor, operand.axis, operand.rank), tensor, 0)
         length, like = chunk.length, chunk.like
-        if operand.how in ("state", "level"):
-            return cache.state(operand.value_name, self._batch(chunk), like)
+        if operand.how in ("state", "level"):  # a copy, which a stage may overwrite
+            return cache.state(operand.value_name, self._batch(chunk), like).clone()
         if operand.how == "place":
             return torch.arange(1, length + 1, dtype=wide_dtype(like.dtype), device=like.device)
         if operand.how == "visible":
@@ -283,13 +303,18 @@ class _Input(NamedTuple):
 class _Planned(NamedTuple):
     """A stage with its plan, as plain data that torch.compile can read. `legs`: query leg and key leg.
 
-    `once`: it computes cached values; those of a memory are computed by the first call only.
+    `places`: the dimension of the sequence leg that a value lacks, from the end, or 0.
+    `once`: it computes cached values; those of a memory are computed by the first call only. `overwrites`: the states
+    whose memory the new ones take.
     """
 
     values: tuple[str, ...]
+    places: tuple[int, ...]
     inputs: tuple[_Input, ...]
     reach: int | None
     wide: bool
+    of_one: bool
+    overwrites: frozenset[str]
     once: bool
     legs: tuple[str, str]
     plan: Plan

@@ -72,7 +72,7 @@ class _StatelessCache(Cache):
         self._held, self._dtype = {name: tensor.detach() for name, tensor in kept.items()}, dtype
         growing = [cached for cached in self._kept.values() if cached.leg is not None]
         longest = next((cached for cached in growing if cached.reach is None), growing[0] if growing else None)
-        self.length = 1 if longest is None else kept[longest.name].shape[self._axis(longest.name)]
+        self.length = 1 if longest is None else kept[longest.name].shape[self._axes[longest.name]]
 
     def __getitem__(self, name: str) -> Tensor:
         return self._held[name]
@@ -80,7 +80,7 @@ class _StatelessCache(Cache):
     def extended(self, name: str, new: Tensor | None, reach: int | None) -> Tensor:
         if new is None or name not in self._held:
             return self._held[name] if new is None else new
-        axis, held = self._axis(name), self._held[name]
+        axis, held = self._axes[name], self._held[name]
         if reach is None:
             self._written[name] = torch.cat((held, new), axis)
             return self._written[name]
@@ -89,7 +89,7 @@ class _StatelessCache(Cache):
 
     def update(self, new: Mapping[str, Tensor], chunk: int, dtype: torch.dtype) -> None:
         for name, tensor in new.items():
-            cached, axis = self._kept[name], self._axis(name) if self._kept[name].leg else 0
+            cached, axis = self._kept[name], self._axes[name] if self._kept[name].leg else 0
             if cached.leg is None or name not in self._held:
                 rows = tensor
             elif name in self._written:

@@ -3,16 +3,26 @@
 # A = keep over m of q k;  o = A v     ->     o = A v + q past;  state = past + sum over the chunk of k v
 # s = sum over m of q k                ->     s = the same + q past;  state = past + sum over the chunk of k
 
-The row sums of normalised maps are carried the same way. `m` then has the positions of the chunk alone.
+In a step, a chunk of `one` position, queries read the new state: o = q state;  state = past + k v. The row sums of
+normalised maps are carried the same way. `m` then has the positions of the chunk alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import prod
 
 from tensornet_attn.cost.target import TRAINING
-from tensornet_attn.graph.attention import Legs, MapReader, NormalizedScores, ScoreTerm, SoftmaxOfScores, attentions
+from tensornet_attn.graph.attention import (
+    Legs,
+    MapReader,
+    NormalizedScores,
+    ScoreTerm,
+    SoftmaxOfScores,
+    attentions,
+    behind,
+)
 from tensornet_attn.graph.diagram import producer_of
 from tensornet_attn.graph.distance import POSITION, negated, with_places
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
@@ -45,7 +55,7 @@ class CarriedGraph:
     """A graph with states. `states`: the step that computes each new state, by the input that holds the old one.
 
     `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`. `reasons`: why
-    a map or sum over keys has no state.
+    a map or sum over keys has no state. `one`: chunks have one position, which is visible.
     """
 
     graph: Graph
@@ -53,11 +63,12 @@ class CarriedGraph:
     boxes: frozenset[str] = frozenset()
     levels: frozenset[str] = frozenset()
     reasons: dict[str, str] = field(default_factory=dict)
+    one: bool = False
 
 
-def carried(graph: Graph) -> CarriedGraph:
+def carried(graph: Graph, one: bool = False) -> CarriedGraph:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
-    recurrent = CarriedGraph(graph)
+    recurrent = CarriedGraph(graph, one=one)
     for name, attention in attentions(graph).items():
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
@@ -72,7 +83,9 @@ def carried(graph: Graph) -> CarriedGraph:
         recurrent = _delta(recurrent, recurrent.graph.step[name])
     for name in [step.name for step in graph.steps if scans(step)]:
         recurrent = _scan(recurrent, recurrent.graph.step[name])
-    return recurrent
+    wanted = behind(recurrent.graph, [graph.output, *recurrent.states.values()])
+    steps = tuple(step for step in recurrent.graph.steps if step.name in wanted or not one)
+    return replace(recurrent, graph=replace(recurrent.graph, steps=steps))
 
 
 def of_last(recurrent: CarriedGraph) -> CarriedGraph:
@@ -153,6 +166,7 @@ class _BoxStates:
     graph: Graph
     box: Step
     decays: tuple[Decay, ...] = ()
+    one: bool = False  # whether queries read the new states, those after the only key of the chunk
     tensors: list[Tensor] = field(default_factory=list)
     before: list[Step] = field(default_factory=list)  # steps with which queries read the states
     steps: list[Step] = field(default_factory=list)
@@ -185,7 +199,7 @@ class _BoxStates:
             decayed = (past, level.fall) if level else (past,)
             terms = (Term(ONE, decayed), plus(self.visible(), *map(self.now, keys)))
             self.steps.append(Step(name, Contraction(terms), legs))
-            self.state_of_sum[keys] = past
+            self.state_of_sum[keys] = Use(name, legs) if self.one else past
         return self.state_of_sum[keys]
 
     def hold(self, legs: Legs) -> tuple[Use, str]:
@@ -223,25 +237,28 @@ class _BoxStates:
         )
         past, name = self.hold(legs)
         self.largest.add(past.name)
-        rows = (*legs, self.query)
-        invisible = Contraction((Term(ONE, ()), minus(self.visible())))
-        hidden = self.map(f"{name}.hidden", "relu", invisible, (self.query,))
-        of_chunk = [self.at(term, Use(PLACE, (self.query,))) for term in of_key]
-        b = self.step(f"{name}.b", Contraction((*of_chunk, Term(Number(-HIDDEN), (hidden,)))), rows)
-        largest = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
-        above = Contraction((minus(largest), minus(past)))
-        any_visible = self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ())
-        none_visible = self.step(f"{name}.none", Contraction((Term(ONE, ()), minus(any_visible))), ())
-        least = [minus(any_visible, use) for use in (largest, self.map(f"{name}.above", "relu", above, legs))]
-        least += [plus(none_visible, past)]  # if the chunk has no visible key, the level stays
-        level = self.step(f"{name}.least", Contraction(tuple(least)), legs)
-        end = self.step(f"{name}.end", Box("max", self.query, (("of", Use(PLACE, (self.query,))),)), ())
+        rows, place = (*legs, self.query), Use(PLACE, (self.query,))
+        exponent = [self.at(term, place) for term in of_key]
+        if not self.one:
+            invisible = Contraction((Term(ONE, ()), minus(self.visible())))
+            exponent.append(Term(Number(-HIDDEN), (self.map(f"{name}.hidden", "relu", invisible, (self.query,)),)))
+        b = largest = self.step(f"{name}.b", Contraction(tuple(exponent)), rows)
+        end, seen, kept = place, tuple[Use, ...](), list[Term]()
+        if not self.one:
+            largest = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
+            seen = (self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ()),)
+            none_visible = self.step(f"{name}.none", Contraction((Term(ONE, ()), minus(*seen))), ())
+            kept = [plus(none_visible, past)]  # if the chunk has no visible key, the level stays
+            end = self.step(f"{name}.end", Box("max", self.query, (("of", place),)), ())
+        above = self.map(f"{name}.above", "relu", Contraction((minus(largest), minus(past))), legs)
+        least = (minus(*seen, largest), minus(*seen, above), *kept)
+        level = self.step(f"{name}.least", Contraction(least), legs)
         shifted = [self.at(term, end) for term in of_key if self.at(term, end) != term]
         self.steps.append(Step(name, Contraction((plus(level), *shifted)), legs))
         change = Contraction((plus(level), minus(past)))
         fall = self.map(f"{name}.fall", "exp", change, legs)
         keys = self.map(f"{name}.keys", "exp", Contraction((plus(level), plus(b))), rows)
-        terms = [*(self.at(term, Use(PLACE, (self.query,))) for term in of_query), minus(past)]
+        terms = [*(self.at(term, place) for term in of_query), minus(level if self.one else past)]
         query_legs = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
         query_legs = (*without(query_legs, self.query), self.query)
         since = Use(f"{name}.since", query_legs)
@@ -281,13 +298,23 @@ class _BoxStates:
 
         return replace(term, query=on(term.query), key=on(term.key), core=on(term.core))
 
+    def reads(self, own: Term, terms: Iterable[ScoreTerm], value: Use | None) -> list[Term]:
+        """What queries read: the part of the chunk, and that from the past; or the new state."""
+        return [*([] if self.one else [own]), *(self.read(term, value) for term in terms)]
+
+    @property
+    def first(self) -> list[Step]:
+        """The steps before those that read."""
+        return [*(self.steps if self.one else []), *self.before]
+
     def onto(self, recurrent: CarriedGraph, graph: Graph, masked: str) -> CarriedGraph:
         """The carried graph with these states added; `masked`: the box that remains for the chunk."""
         tensors = {tensor.name: tensor for decay in self.decays for tensor in decay.places if tensor.init != POSITION}
         tensors |= {tensor.name: tensor for tensor in self.tensors}
         tensors |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
         with_states = with_places(with_legs(graph, self.graph.legs), tuple(tensors.values()))
-        with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
+        if not self.one:
+            with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
         boxes, levels = recurrent.boxes | {masked}, recurrent.levels | {*self.largest}
         return replace(recurrent, graph=with_states, states=recurrent.states | self.states, boxes=boxes, levels=levels)
 
@@ -296,7 +323,7 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, name = recurrent.graph, recurrence.box.name
     attention = attentions(graph)[name]
-    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays)
+    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays, recurrent.one)
     assert isinstance(reader, MapReader)
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
@@ -305,21 +332,21 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     legs = rows + without(value.legs, *box.legs)
     keep = replace(box, op=replace(box.box, kind="keep", numbers=()))
     map_ = Use(name, box.legs)
-    read = [plus(map_, value), *(states.read(term, value) for term in recurrence.terms)]
+    read = states.reads(plus(map_, value), recurrence.terms, value)
     before = [Step(f"{name}.read", Contraction(tuple(read)), legs)]
     factors: tuple[Use, ...] = (Use(f"{name}.read", legs),)
     tensors: tuple[Tensor, ...] = ()
     if isinstance(attention.weighting, NormalizedScores):
         ones = Tensor(fresh(graph, f"{name}.{key}"), "constant", (key,), ONES)
         tensors, eps = (ones,), attention.weighting.eps
-        terms = [plus(map_, ones.use), *(states.read(term, None) for term in recurrence.terms)]
+        terms = states.reads(plus(map_, ones.use), recurrence.terms, None)
         terms += [] if eps == Number(0) else [Term(eps, ())]
         of = Use(f"{name}.sums", rows)
         before.append(Step(of.name, Contraction(tuple(terms)), rows))
         before.append(Step(f"{name}.rows", Box("map", None, (("of", of),), function=Function("reciprocal")), rows))
         factors += (Use(f"{name}.rows", rows),)
     reads = reader.with_terms([replace(reader.product, factors=(*factors, *reader.others))])
-    graph = with_steps(with_places(graph, tensors), {name: [keep], reader.step.name: [*states.before, *before, reads]})
+    graph = with_steps(with_places(graph, tensors), {name: [keep], reader.step.name: [*states.first, *before, reads]})
     return states.onto(recurrent, graph, name)
 
 
@@ -385,16 +412,20 @@ def _with_own_diagonal(recurrent: CarriedGraph, name: str, decay: Decay) -> Carr
 def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
-    states, chunk = _BoxStates(graph, box, recurrence.decays), replace(box, name=fresh(graph, f"{box.name}.chunk"))
-    terms = (plus(Use(chunk.name, box.legs)), *(states.read(term, None) for term in recurrence.terms))
-    total = Step(box.name, Contraction(terms), box.legs)
-    return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.before, total]}), chunk.name)
+    states = _BoxStates(graph, box, recurrence.decays, recurrent.one)
+    chunk = replace(box, name=fresh(graph, f"{box.name}.chunk"))
+    terms = states.reads(plus(Use(chunk.name, box.legs)), recurrence.terms, None)
+    total = Step(box.name, Contraction(tuple(terms)), box.legs)
+    return states.onto(recurrent, with_steps(graph, {box.name: [chunk, *states.first, total]}), chunk.name)
 
 
 def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets a delta rule start from the state that the past has left."""
-    graph, box, states = recurrent.graph, step.box, _BoxStates(recurrent.graph, step)
+    graph, box = recurrent.graph, step.box
     assert box is not None
+    if recurrent.one and box.mode != "both" and box.other is None:
+        return _erasing(recurrent, step, box)
+    states = _BoxStates(graph, step)
     after = replace(box, kind="delta_state", operands=box.operands[1:])
     legs = tuple(leg for group in legs_of(after) for leg in group)
     state, name = states.hold(legs)
@@ -410,6 +441,42 @@ def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     states.steps.append(changed[1])
     recurrent = states.onto(recurrent, with_steps(graph, {step.name: [changed[0]]}), step.name)
     return replace(recurrent, boxes=recurrent.boxes | {name})
+
+
+def _erasing(recurrent: CarriedGraph, step: Step, box: Box) -> CarriedGraph:
+    """A delta rule of one key as products: S = D past + rate (write v - key (erase D past)), read by the query."""
+    graph, name = recurrent.graph, step.name
+    states = _BoxStates(graph, step, one=True)
+    gates = {role: states.now(use) for role, use in box.operands}
+    key, value, rate = gates["key"], gates["value"], gates["rate"]
+    past, state = states.hold(tuple(leg for group in legs_of(replace(box, operands=box.operands[1:])) for leg in group))
+    fall: tuple[Use, ...] = ()
+    if "decay" in gates:
+        decay = gates["decay"]
+        fall = (states.step(f"{name}.fall", Box("map", None, (("of", decay),), function=EXP), decay.legs),)
+    erase = (gates["erase_undecayed"],) if "erase_undecayed" in gates else (gates.get("erase", key), *fall)
+    erased = states.step(f"{name}.erased", Contraction.of(*erase, past), value.legs)
+    if "write" in gates:
+        writes = [plus(gates["write"], states.step(f"{name}.written", Contraction.of(rate, value), value.legs))]
+        change = [minus(rate, erased)]
+    else:
+        writes, change = [], [plus(rate, value), minus(rate, erased)]
+    writes.append(plus(key, states.step(f"{name}.change", Contraction(tuple(change)), value.legs)))
+    states.steps.append(Step(state, Contraction((plus(past, *fall), *writes)), past.legs))
+    factors = (gates["query"], Use(state, past.legs))
+    if box.mode == "read":
+        rows = without(gates["query"].legs, *without(key.legs, *value.legs))
+        eps = box.number("eps")
+        total = [
+            plus(gates["query"], states.sum((box.operand("key"),))),
+            *([] if eps == Number(0) else [Term(eps, ())]),
+        ]
+        of = states.step(f"{name}.sums", Contraction(tuple(total)), rows)
+        shares = states.step(f"{name}.rows", Box("map", None, (("of", of),), function=Function("reciprocal")), rows)
+        read = states.step(f"{name}.read", Contraction.of(*factors), step.legs)
+        factors = (read, shares)
+    reads = Step(name, Contraction.of(*factors), step.legs)
+    return states.onto(recurrent, with_steps(graph, {name: [*states.steps, reads]}), name)
 
 
 def _scan(recurrent: CarriedGraph, step: Step) -> CarriedGraph:

@@ -2,10 +2,11 @@
 
 # K of x;  V of x;  y of x, all of K and V   ->   K and V of x;  y of x, all of K and V
 # k of x;  v of x;  read of x, k, v, S;  S of k, v, S;  y of read   ->   y and S of x and S
-# A[n m] = Q[n d] K[m d];  r[n d] = A[n m] V[m d]   ->   A[n] = Q[n d] K[n d];  r[n d] = A[n] V[n d]
+# A[n m] = Q[n d] K[m d];  r[n d] = A[n m] V[m d]   ->   A = Q[d] K[d];  r[d] = A V[d]
 
 A part that reads cached results runs after the part that computes them for the chunk, because the cache is updated
-between them. Steps that parts share are computed once. In a chunk of one position, keys are that position.
+between them. Steps that parts share are computed once. In a chunk of one position of a design with states, stages that
+read no cached positions have neither query leg nor key leg.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
-from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Term, Use
+from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.graph.visibility import lookahead
-from tensornet_attn.ir.steps import legs_in, with_terms, with_uses
+from tensornet_attn.ir.steps import with_terms, with_uses, without
 from tensornet_attn.ops import OPS
 from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
 
@@ -25,13 +26,17 @@ AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible pos
 
 @dataclass(frozen=True)
 class Stage:
-    """Values of a chunk that one diagram computes: its output, then those in the graph's `also`."""
+    """Values of a chunk that one diagram computes: its output, then those in the graph's `also`.
+
+    `of_one`: its graph has no sequence legs.
+    """
 
     values: tuple[str, ...]
     graph: Graph
     inputs: tuple[PartInput, ...]
     reach: int | None
     wide: bool
+    of_one: bool = False
 
 
 def single(decoding: Decoding) -> tuple[Stage, ...]:
@@ -81,24 +86,30 @@ class _Group:
         read_elsewhere = {
             source.value_name for group in groups if group is not self for part in group.parts for source in part.inputs
         }
-        merge = _Merge(apart)
+        merge, stateful = _Merge(apart), any(cached.leg is None for cached in self.decoding.kept)
         outputs = {part.value_name: merge.add(part) for part in self.parts}
         exported = [value for value in outputs if value in kept | read_elsewhere]
         last = exported[-1]
         template = self.parts[-1].graph
+        updates = {} if apart else {name: outputs.get(source.value_name) for name, source in merge.inputs.items()}
+        states = {name for name, source in merge.inputs.items() if source.how in ("state", "level")}
         graph = replace(
             template,
             legs=tuple(merge.legs.values()),
-            tensors=tuple(merge.tensors.values()),
+            tensors=tuple(
+                replace(tensor, update=updates.get(tensor.name)) if tensor.name in states else tensor
+                for tensor in merge.tensors.values()
+            ),
             steps=tuple(merge.steps.values()),
             output=outputs[last],
             also=tuple(outputs[value] for value in exported[:-1]),
             wide=tuple(dict.fromkeys(merge.wide)),
         )
         reach = next((part.reach for part in self.parts if _has_keys(part)), None)
-        graph = _at_one(graph) if reach == 0 and not apart else graph
+        at_one = _at_one(graph) if stateful and not apart else None
         wide = any(part.wide for part in self.parts)
-        return Stage((last, *exported[:-1]), graph, tuple(merge.inputs.values()), reach, wide)
+        values, inputs = (last, *exported[:-1]), tuple(merge.inputs.values())
+        return Stage(values, at_one or graph, inputs, reach, wide, at_one is not None)
 
 
 def _has_keys(part: DecodingPart) -> bool:
@@ -108,42 +119,30 @@ def _has_keys(part: DecodingPart) -> bool:
     return graph.key in legs | {leg for _, use in graph.uses() for leg in use.legs}
 
 
-def _at_one(graph: Graph) -> Graph:
-    """The diagram for one position, both query and key; unchanged if a box needs the key leg or hides that key."""
-    query, key = graph.query, str(graph.key)
-    if any(key in tensor.legs for tensor in graph.tensors if tensor.role != "constant" or query in tensor.legs):
-        return graph
-    pairs = {step.name: step.legs.index(key) for step in graph.steps if {query, key} <= {*step.legs}}
-
-    def on(legs: tuple[str, ...], dropped: int | None) -> tuple[str, ...]:
-        return tuple(query if leg == key else leg for index, leg in enumerate(legs) if index != dropped)
-
-    def change(use: Use) -> Use:
-        return Use(use.name, on(use.legs, pairs.get(use.name)))
-
+def _at_one(graph: Graph) -> Graph | None:
+    """The diagram for one position, without query leg and key leg. Returns None if a box or a tensor needs them."""
+    sequence = (graph.query, str(graph.key))
+    ones = {tensor.name for tensor in graph.of_role("constant") if tensor.init == ONES}
+    for tensor in graph.tensors:
+        needed = graph.key in tensor.legs or (graph.query in tensor.legs and tensor.role != "input")
+        if needed and tensor.name not in ones:
+            return None
     steps: list[Step] = []
     for step in graph.steps:
-        new, box = with_uses(step, change), step.box
-        legs = on(step.legs, pairs.get(step.name))
-        if box is not None and key in (box.leg, box.other):
+        box = step.box
+        if box is not None and {box.leg, box.other} & {*sequence}:
             if not OPS[box.kind].same_of_one or box.numbers or (graph.masks(step) and lookahead(graph, step) < 0):
-                return graph
-            new = replace(new, op=Contraction.of(new.uses[0]))
-        steps.append(_without_ones(graph, replace(new, legs=legs)))
-    tensors = tuple(replace(tensor, legs=on(tensor.legs, None)) for tensor in graph.tensors)
+                return None
+            step = replace(step, op=Contraction.of(step.uses[0]))
+        step = with_uses(step, lambda use: Use(use.name, without(use.legs, *sequence)))
+        terms = (
+            replace(term, factors=tuple(use for use in term.factors if use.name not in ones or use.legs))
+            for term in step.terms
+        )
+        step = step if step.box is not None else with_terms(step, terms)
+        steps.append(replace(step, legs=without(step.legs, *sequence)))
+    tensors = tuple(replace(tensor, legs=without(tensor.legs, *sequence)) for tensor in graph.tensors)
     return replace(graph, steps=tuple(steps), tensors=tensors)
-
-
-def _without_ones(graph: Graph, step: Step) -> Step:
-    """A step of one position without the factors of its products that are 1 there."""
-    if step.contraction is None:
-        return step
-    ones = {tensor.name for tensor in graph.of_role("constant") if tensor.init == ONES}
-    terms = list[Term]()
-    for term in step.terms:
-        factors = tuple(use for use in term.factors if use.name not in ones)
-        terms.append(replace(term, factors=factors) if legs_in(term.factors) == legs_in(factors) else term)
-    return with_terms(step, terms)
 
 
 class _Merge:
@@ -183,6 +182,11 @@ class _Merge:
             return self.step_of_value[source.value_name]
         if source.how in AT_ONE and not self.apart:
             return self._tensor(Tensor(tensor.name, "constant", tensor.legs, ONES), None)
+        if not self.apart:
+            source = replace(source, hides=False)
+            for name, known in self.inputs.items():
+                if known == replace(source, name=name) and self.tensors[name].legs == tensor.legs:
+                    return name
         free = self._free(
             tensor.name,
             lambda name: self.inputs.get(name) == replace(source, name=name) and self.tensors[name].legs == tensor.legs,

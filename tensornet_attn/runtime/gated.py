@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import faded_gradients, faded_products
-from tensornet_attn.runtime.maps import with_padding
+from tensornet_attn.runtime.maps import fewer_calls, with_padding
 from tensornet_attn.runtime.operations import batch_first, operation
 from tensornet_attn.runtime.products import exact_products
 from tensornet_attn.runtime.recomputed import recomputed
@@ -57,7 +57,7 @@ def gated_delta_rule(
         raise ValueError(f"gated_delta_rule: {n} queries for {m} keys after a state; give no more queries than keys.")
     operands = gated_operands(k, v, rate, decay, erase, write, key_mask)
     q, first = q.to(operands[1]), past[0].to(operands[1]) if past else None
-    if first is not None and n == m == 1 and one_at_a_time():
+    if first is not None and n == m == 1 and fewer_calls():
         with exact_products(q):
             return (q @ after_one_gated_key(first, *operands, undecayed)).to(dtype)
     return (reads or read_gated)(*expanded(q, *operands, first), undecayed, chunk).to(dtype)
@@ -134,11 +134,6 @@ def gated_operands(
     erase, write = (None if x is None else seen(x) for x in (erase, write))
     decay = None if decay is None else seen(decay).clamp(min=LEAST[dtype])
     return erase, seen(k), write, seen(v), seen(rate[..., None]), decay
-
-
-def one_at_a_time() -> bool:
-    """Whether a call with one key can run directly: not traced, and without gradients."""
-    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def after_one_gated_key(

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tensornet_attn.constants import STRETCH
-from tensornet_attn.runtime.maps import added, has_few, kept, masked_sum, normalized, with_padding
+from tensornet_attn.runtime.maps import added, fewer_calls, has_few, kept, masked_sum, normalized, with_padding
 from tensornet_attn.runtime.masks import causal_mask, hide, key_keep, visible
 from tensornet_attn.runtime.operations import place_among
 from tensornet_attn.runtime.products import exact_products, total_of, wide_products
@@ -193,8 +193,7 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     by_heads = 1 != share.shape[-1] != out.shape[-1]
     if by_heads:
         out, share = out.unflatten(-1, (share.shape[-1], -1)), share[..., None]
-    in_place = not torch.is_grad_enabled() and not torch.compiler.is_compiling()
-    out = out.mul_(share) if in_place else out * share
+    out = out.mul_(share) if fewer_calls() else out * share
     return out.flatten(-2) if by_heads else out
 
 

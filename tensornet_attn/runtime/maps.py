@@ -25,6 +25,11 @@ def has_few(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and x.numel() <= SMALL_CALL
 
 
+def fewer_calls() -> bool:
+    """Whether a result may be changed in place: the call is not traced, and records no gradients."""
+    return not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+
+
 def with_padding(x: Tensor, pad: tuple[int, ...], value: float = 0.0) -> Tensor:
     """`F.pad`, without a copy if there is nothing to pad."""
     return F.pad(x, pad, value=value) if torch.compiler.is_compiling() or any(pad) else x
@@ -125,6 +130,8 @@ SLOPES = {elu1: elu1_slope, elu1_neg: elu1_neg_slope, torch.tanh: tanh_slope, No
 
 def reciprocal(x: Tensor) -> Tensor:
     """1 / x, and 0 if x is 0, also in the gradient."""
+    if fewer_calls():
+        return steep(x).reciprocal().masked_fill_(x == 0, 0).to(x.dtype)
     return torch.where(x == 0, 0, steep(torch.where(x == 0, 1, x)).reciprocal()).to(x.dtype)
 
 
@@ -188,7 +195,8 @@ def group_norm(x: Tensor, dim: int, groups: int, eps: float = 1e-5) -> Tensor:
 
 def l1_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
     """x / (sum of absolute values + eps); zeros stay zeros."""
-    return divided(x, x.abs().sum(dim, keepdim=True) + eps)
+    total = x.abs().sum(dim, keepdim=True)
+    return divided(x, total + eps if eps else total)
 
 
 def l2_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
@@ -199,6 +207,8 @@ def l2_norm(x: Tensor, dim: int, eps: float = 0.0) -> Tensor:
 def divided(x: Tensor | int, total: Tensor) -> Tensor:
     """x / total; a zero total gives zeros, with zero gradients."""
     zero = total == 0
+    if fewer_calls():
+        return (x / total).masked_fill_(zero, 0)
     return torch.where(zero, 0, x / torch.where(zero, 1, total))
 
 

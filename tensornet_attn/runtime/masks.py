@@ -77,6 +77,8 @@ def visible(
 
     `batch`: number of batch dimensions; `others`: number of legs of the box besides query and key.
     """
+    if mask is None and key_mask is None:
+        return box_mask, None
     keep, bias = visible_and_bias(None if mask is None or not query else run_time_mask(mask, batch, others))
     keep = both(box_mask, keep)
     return keep if key_mask is None else both(keep, key_keep(key_mask, others, query)), bias

@@ -119,6 +119,8 @@ def fused_attention(
     if isinstance(scale, Tensor):  # in traced code
         q, scale = q * scale, 1.0
     if mask is None and sink is None and scale > 0 and fits(q, k, v):
+        if q.shape[2] == 1:
+            return one_query(q, k, v, mask, scale, dropout)
         grouped = {"enable_gqa": True} if q.shape[1] != k.shape[1] else {}
         return call(q, k, v, None, dropout, causal, scale=scale, **grouped)
     if scale <= 0:  # fused kernels multiply the -inf of a causal mask by the scale
@@ -148,11 +150,11 @@ def fused_attention(
 
 
 def fits(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether a kernel takes the operands as they are, for more than one query. Traced sizes are not compared."""
+    """Whether a kernel takes the operands as they are. Traced sizes are not compared."""
     if torch.compiler.is_compiling() or q.ndim != 4 or k.shape != v.shape:
         return False
-    (batch, heads, n, width), k_sizes = q.shape, k.shape
-    alike = k_sizes[0] == batch and k_sizes[1] <= heads and n > 1 and k_sizes[3] == width
+    (batch, heads, _, width), k_sizes = q.shape, k.shape
+    alike = k_sizes[0] == batch and k_sizes[1] <= heads and k_sizes[3] == width
     return alike and q.stride(3) == k.stride(3) == v.stride(3) == 1
 
 
@@ -168,9 +170,9 @@ def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float
             mask = mask.expand(-1, q.shape[1], -1, -1).unflatten(1, (groups, -1)).squeeze(3)
         rows = q.unflatten(1, (groups, -1)).squeeze(3)  # b g h/g d
         return F.scaled_dot_product_attention(rows, k, v, mask, dropout, scale=scale).flatten(1, 2)[:, :, None]
+    long = not dropout and not torch.compiler.is_compiling() and k.numel() >= LONG
     # in half precision, the product would round the scores
-    wide = q.device.type == "cpu" and q.element_size() >= 4 and not torch.is_autocast_enabled("cpu")
-    if not wide or dropout or torch.compiler.is_compiling() or k.numel() < LONG:
+    if not long or q.device.type != "cpu" or q.element_size() < 4 or torch.is_autocast_enabled("cpu"):
         return F.scaled_dot_product_attention(q, k, v, mask, dropout, scale=scale)
     scores = torch.matmul(k, scale * q.transpose(-1, -2)).transpose(-1, -2)  # reads keys row by row
     if mask is not None:
