@@ -204,6 +204,35 @@ class NearAndFastWeights(FastWeights):
         return out(blended(self.w1, near) + blended(self.w2, self.far(x, q, k, v)), self.Wo)
 
 
+class GatedDeltaNet(BaselineLayer):
+    """S = decay S, then S += rate k (v - k S), with output q S, which is normalised and gated."""
+
+    legs = "Wq[f h d] Wk[f h d] Wv[f h e] Wb[f h] Wa[f h] speed[h] step[h] Wg[f h e] norm[e] Wo[h e f]"
+    mixed = "keeps a state that decays"
+    linear_causal = True
+
+    def operands(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys, values, rates and decays, each [b h n .]."""
+        q, k, v = (F.silu(projected) for projected in self.qkv(x))
+        q, k = (side / (side.norm(dim=-1, keepdim=True) + 1e-6) for side in (q, k))
+        decay = torch.exp(-self.speed.exp() * F.softplus(x @ self.Wa + self.step))
+        rate, decay = (gate.transpose(1, 2).unsqueeze(-1) for gate in ((x @ self.Wb).sigmoid(), decay))
+        return self.size.d**-0.5 * q, k, v, rate, decay
+
+    def gated(self, x: Tensor, read: Tensor) -> Tensor:
+        read = F.rms_norm(read, read.shape[-1:], self.norm, 1e-5)
+        return out(read * F.silu(heads(x, self.Wg)), self.Wo)
+
+    def forward(self, x: Tensor) -> Tensor:
+        operands = self.operands(x)
+        S, reads = operands[1].new_zeros(x.shape[0], self.size.h, self.size.d, self.size.e), []
+        for q, k, v, rate, decay in zip(*(operand.split(1, 2) for operand in operands), strict=True):
+            S = decay * S
+            S = S + k.transpose(-2, -1) * (rate * (v - k @ S))
+            reads.append(q @ S)
+        return self.gated(x, torch.cat(reads, 2))
+
+
 def shares(x: Tensor) -> Tensor:
     """Positive entries divided by their sum."""
     return x / x.sum(-1, keepdim=True)
@@ -231,6 +260,7 @@ def in_chunks(q: Tensor, k: Tensor, v: Tensor, rate: Tensor) -> Tensor:
 
 LAYERS = {
     "linear": (LinearKernelAttention, {}),
+    "gated_deltanet": (GatedDeltaNet, {}),
     "linear2": (LinearKernelAttention, {"kernels": KERNELS[:2]}),
     "linear3": (LinearKernelAttention, {"kernels": KERNELS}),
     "linear3_shifted": (LinearKernelAttention, {"kernels": SHIFTED}),

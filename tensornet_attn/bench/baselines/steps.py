@@ -131,6 +131,23 @@ class FastWeightState(BaselineStep):
         return out((q @ S) / (q @ z), layer.Wo)
 
 
+class GatedState(BaselineStep):
+    """S = decay S, then S += rate k (v - k S), with output q S, which is normalised and gated."""
+
+    of = "gated_deltanet"
+
+    @staticmethod
+    def shapes(size: Any, batch: int, room: int) -> list[Shape]:
+        return [(batch, size.h, size.d, size.e)]
+
+    def step(self, x: Tensor) -> Tensor:
+        S, self.seen = self.kept[0], self.seen + 1
+        q, k, v, rate, decay = self.layer.operands(x)
+        S.mul_(decay)
+        S += k.transpose(-2, -1) * (rate * (v - k @ S))
+        return self.layer.gated(x, q @ S)
+
+
 class Retention(BaselineStep):
     """S = decay S + k v^T, with output q S. The decay of a head is exp(-slope)."""
 
@@ -159,5 +176,6 @@ STEPS: Mapping[str, type[BaselineStep]] = {
     "mla": Unabsorbed,
     "linear": LinearState,
     "fast_weight1": FastWeightState,
+    "gated_deltanet": GatedState,
     "retention": Retention,
 }
