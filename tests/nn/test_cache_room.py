@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -74,6 +75,100 @@ def test_steps_like_the_one_before(name: str, room: dict[str, int]) -> None:
                 pytest.raises(ta.InputError, match=r"use autocast in both calls"),
             ):
                 module(x[:, 8:9].float(), cache=cache)
+
+
+OVERWRITTEN = ["linear", "fast_weight1", "gated_deltanet", "mamba2"]
+STATEFUL = [*OVERWRITTEN, "retnet", "fmm_fast_weight1"]
+
+
+@pytest.mark.parametrize("name", OVERWRITTEN)
+def test_a_step_overwrites_states_that_nobody_holds(name: str) -> None:
+    module = made(name)
+    x, cache = chunk_of(module), module.new_cache()
+    with torch.no_grad():
+        steps = [module(x[:, i : i + 1], cache=cache) for i in range(4)]
+        states = {one for stage in module._decoder(False)._one for one in stage.overwrites}
+        places = {one: cache._held[one].data_ptr() for one in states}
+        steps += [module(x[:, i : i + 1], cache=cache) for i in range(4, N)]
+        assert states
+        assert places == {one: cache._held[one].data_ptr() for one in states}
+        close(torch.cat(steps, 1), module(x))
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("room", [{}, {"batch": 2, "max_length": N}])
+def test_a_step_changes_nothing_that_others_hold(name: str, room: dict[str, int]) -> None:
+    """Values that a cache has shown, views of them, copies, saved states, and outputs; each between two steps."""
+    module = made(name)
+    x, cache, held = chunk_of(module), module.new_cache(**room), list[tuple[torch.Tensor, torch.Tensor]]()
+    with torch.no_grad():
+        steps = [module(x[:, :2], cache=cache)]
+        for i in range(2, N):
+            steps.append(module(x[:, i : i + 1], cache=cache))
+            other, states = copy.deepcopy(cache), module._decoder(False).states if not room and i % 3 else ()
+            shown = [one for state in states for one in (cache[state], other[state], cache[state][:1])]
+            for value in (*shown, *cache.state_dict()["kept"].values(), steps[-1]):
+                held.append((value, value.clone()))
+            if i == 5:
+                cache, other = other, cache  # the copy goes on
+        assert all(torch.equal(value, before) for value, before in held)
+        close(torch.cat(steps, 1), module(x))
+
+
+@pytest.mark.parametrize("name", STATEFUL)
+@pytest.mark.parametrize("room", [{}, {"batch": 2}])
+def test_a_step_overwrites_nothing_that_a_backward_reads(name: str, room: dict[str, int]) -> None:
+    module = made(name)
+    x, cache, weights = chunk_of(module), module.new_cache(**room), [*module.parameters()]
+
+    def gradients(y: torch.Tensor) -> list[torch.Tensor]:
+        return [*torch.autograd.grad(y.square().sum(), weights, retain_graph=True, materialize_grads=True)]
+
+    with torch.no_grad():
+        [module(x[:, i : i + 1], cache=cache) for i in range(2)]
+    chunks = [module(x[:, 2:3], cache=cache), module(x[:, 3:5], cache=cache), module(x[:, 5:6], cache=cache)]
+    before = [gradients(chunk) for chunk in chunks]
+    with torch.no_grad():
+        steps = [module(x[:, i : i + 1], cache=cache) for i in range(6, N)]
+        close(torch.cat([*chunks, *steps], 1), module(x)[:, 2:])
+    for chunk, wanted in zip(chunks, before, strict=True):
+        assert all(map(torch.equal, gradients(chunk), wanted))
+
+
+def test_states_of_inference_mode_and_of_other_batches() -> None:
+    module = made("linear")
+    x, cache = chunk_of(module), module.new_cache()
+    with torch.inference_mode():
+        steps = [module(x[:, i : i + 1], cache=cache) for i in range(4)]
+    with torch.no_grad():
+        steps += [module(x[:, i : i + 1], cache=cache) for i in range(4, 6)]
+        other = copy.copy(module.new_cache())
+        other.load_state_dict(cache.state_dict())
+        cache.reorder(torch.tensor([0, 1]))
+        cache.repeat_interleave(1)
+        steps += [module(x[:, i : i + 1], cache=cache) for i in range(6, 8)]
+        again = [module(x[:, i : i + 1], cache=other) for i in range(6, 8)]
+    with torch.inference_mode():
+        steps.append(module(x[:, 8:9], cache=cache))
+    with torch.no_grad():
+        close(torch.cat(steps, 1), module(x)[:, : len(steps)])
+        close(torch.cat(again, 1), module(x)[:, 6:8])
+
+
+def test_a_step_that_fails_leaves_no_wrong_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = made("linear")
+    x, cache = chunk_of(module), module.new_cache()
+    with torch.no_grad():
+        [module(x[:, i : i + 1], cache=cache) for i in range(3)]
+        saved = cache.state_dict()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, "unsqueeze", lambda *_: torch.zeros(2) @ torch.zeros(3))
+            with pytest.raises(RuntimeError, match=r"^inconsistent tensor size"):
+                module(x[:, 3:4], cache=cache)
+        with pytest.raises(ta.InputError, match=r"^linear: a step has failed while it overwrote the states of this"):
+            module(x[:, 3:4], cache=cache)
+        cache.load_state_dict(saved)
+        close(torch.cat([module(x[:, i : i + 1], cache=cache) for i in range(3, 6)], 1), module(x)[:, 3:6])
 
 
 def test_a_full_cache_of_states() -> None:
