@@ -32,18 +32,18 @@ def emit_contraction(writer: Writer, step: Step) -> None:
 def _overwrite(writer: Writer, step: Step, old: str) -> str:
     """A state in the memory of the old one: `S_past.mul_(fall[:, None]).addcmul_(K[..., None], V[..., None, :])`."""
     expression = state = writer.local[old]
-    for name, value in writer.values.items():
-        if name in writer.graph.step and re.search(rf"\b{state}\b", value.text):  # computed before it is overwritten
-            writer.line(f"{writer.local[name]} = {value.text}", value)
-            writer.values[name] = replace(value, text=writer.local[name], level=ATOM)
+    for name, computed in writer.values.items():
+        if name in writer.graph.step and re.search(rf"\b{state}\b", computed.text):  # computed before it is overwritten
+            writer.line(f"{writer.local[name]} = {computed.text}", computed)
+            writer.values[name] = replace(computed, text=writer.local[name], level=ATOM)
     first, *terms = step.terms
     if fall := tuple(use for use in first.factors if use.name != old):
         expression += f".mul_({_folded(writer, replace(first, factors=fall), step.legs).aligned(step.legs).text})"
     for term in terms:
         number = "" if term.coefficient == ONE and term.factors else writer.number(term.coefficient)
         sides = sorted(term.factors, key=lambda use: len(use.legs))
-        parts = [replace(term, factors=tuple(part)) for part in (sides[:-1], sides[-1:]) if part]
-        factors = [_folded(writer, part, step.legs).aligned(step.legs).text for part in parts]
+        products = [replace(term, factors=tuple(uses)) for uses in (sides[:-1], sides[-1:]) if uses]
+        factors = [_folded(writer, product, step.legs).aligned(step.legs).text for product in products]
         method, option = (".addcmul_", ", value=") if len(factors) > 1 else (".add_", ", alpha=")
         expression += f"{method}({', '.join(factors) + (option + number if number else '') if factors else number})"
     return expression

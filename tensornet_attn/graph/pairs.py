@@ -65,7 +65,7 @@ def overwrites(graph: Graph) -> dict[str, str]:
 
     They add to the old state, or to a decayed one, after all others have read it, and nothing is a view of either.
     """
-    found, places = dict[str, str](), {step.name: place for place, step in enumerate(graph.steps)}
+    overwritten, places = dict[str, str](), {step.name: place for place, step in enumerate(graph.steps)}
     for tensor in graph.of_role("input"):
         step, old = graph.step.get(str(tensor.update)), tensor.use
         adds = step is not None and step.legs == old.legs and step.terms and old in step.terms[0].factors
@@ -76,8 +76,8 @@ def overwrites(graph: Graph) -> dict[str, str]:
         readers = [*before, *(reader for reader, _ in graph.readers.get(step.name, ()))]
         computed = all(len(reader.uses) > 1 or (reader.box and reader.box.function) for reader in readers)
         if last and computed and step.name != graph.output and step.terms[0].coefficient == ONE:
-            found[step.name] = old.name
-    return found
+            overwritten[step.name] = old.name
+    return overwritten
 
 
 def primitive(step: Step) -> bool:

@@ -46,7 +46,7 @@ class Decoder:
         legs = graph.legs_of(self._output)
         self._places = {name: axis for name, (axis, _) in self._rows.items()}
         self._places[self._output] = legs.index(self._query) - len(legs) if self._query in legs else 0
-        steps = decoding_of(plan.graph, droppable, one=True) if self.states else self.decoding
+        steps = decoding_of(plan.graph, droppable, stepwise=True) if self.states else self.decoding
         steps = steps if steps.kept == self.decoding.kept else self.decoding
         self._one = tuple(self._planned(stage, make, plan, "decoding") for stage in merged(steps, False))
         self._one_separate = self._one  # without wide parts both are equal
@@ -144,8 +144,8 @@ class Decoder:
             owner = module if stage.executable.source else _With(module, stage.plan, x.dtype)
             outputs: Any = stage.executable.run(owner, Arguments((*inputs,), lengths, None, None, None))
             outputs = (outputs,) if isinstance(outputs, Tensor) else outputs
-            for name, place, tensor in zip(stage.values, stage.places, outputs, strict=True):
-                values[name] = tensor.unsqueeze(place) if place else tensor
+            for name, axis, tensor in zip(stage.values, stage.places, outputs, strict=True):
+                values[name] = tensor.unsqueeze(axis) if axis else tensor
         cache.step(values)
         return values[self._output]
 
@@ -215,7 +215,7 @@ class Decoder:
         outputs = planned.executable.run(owner, Arguments(inputs, lengths, mask, key_mask, None))
         values: Sequence[Any] = (outputs,) if isinstance(outputs, torch.Tensor) else outputs
         places = zip(planned.places, values, strict=True)
-        values = [tensor.unsqueeze(place) if place else tensor for place, tensor in places]
+        values = [tensor.unsqueeze(axis) if axis else tensor for axis, tensor in places]
         if wide == dtype:
             return values
         pairs = zip(planned.values, values, strict=True)

@@ -3,8 +3,8 @@
 # A = keep over m of q k;  o = A v     ->     o = A v + q past;  state = past + sum over the chunk of k v
 # s = sum over m of q k                ->     s = the same + q past;  state = past + sum over the chunk of k
 
-In a step, a chunk of `one` position, queries read the new state: o = q state;  state = past + k v. The row sums of
-normalised maps are carried the same way. `m` then has the positions of the chunk alone.
+In a step, a chunk of one position (`stepwise`), queries read the new state: o = q state;  state = past + k v. The row
+sums of normalised maps are carried the same way. `m` then has the positions of the chunk alone.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class CarriedGraph:
     """A graph with states. `states`: the step that computes each new state, by the input that holds the old one.
 
     `boxes`: the carried maps, sums, delta rules and scans. `levels`: the inputs that start at `HIDDEN`. `reasons`: why
-    a map or sum over keys has no state. `one`: chunks have one position, which is visible.
+    a map or sum over keys has no state. `stepwise`: chunks have one position, which is visible.
     """
 
     graph: Graph
@@ -63,12 +63,12 @@ class CarriedGraph:
     boxes: frozenset[str] = frozenset()
     levels: frozenset[str] = frozenset()
     reasons: dict[str, str] = field(default_factory=dict)
-    one: bool = False
+    stepwise: bool = False
 
 
-def carried(graph: Graph, one: bool = False) -> CarriedGraph:
+def carried(graph: Graph, stepwise: bool = False) -> CarriedGraph:
     """The graph with a state for each map, sum over keys, delta rule and scan that a state can carry."""
-    recurrent = CarriedGraph(graph, one=one)
+    recurrent = CarriedGraph(graph, stepwise=stepwise)
     for name, attention in attentions(graph).items():
         if attention.compares and name in attentions(recurrent.graph):
             form = LINEAR.form(recurrent.graph, name)
@@ -84,7 +84,7 @@ def carried(graph: Graph, one: bool = False) -> CarriedGraph:
     for name in [step.name for step in graph.steps if scans(step)]:
         recurrent = _scan(recurrent, recurrent.graph.step[name])
     wanted = behind(recurrent.graph, [graph.output, *recurrent.states.values()])
-    steps = tuple(step for step in recurrent.graph.steps if step.name in wanted or not one)
+    steps = tuple(step for step in recurrent.graph.steps if step.name in wanted or not stepwise)
     return replace(recurrent, graph=replace(recurrent.graph, steps=steps))
 
 
@@ -166,7 +166,7 @@ class _BoxStates:
     graph: Graph
     box: Step
     decays: tuple[Decay, ...] = ()
-    one: bool = False  # whether queries read the new states, those after the only key of the chunk
+    stepwise: bool = False  # whether queries read the new states, those after the only key of the chunk
     tensors: list[Tensor] = field(default_factory=list)
     before: list[Step] = field(default_factory=list)  # steps with which queries read the states
     steps: list[Step] = field(default_factory=list)
@@ -199,7 +199,7 @@ class _BoxStates:
             decayed = (past, level.fall) if level else (past,)
             terms = (Term(ONE, decayed), plus(self.visible(), *map(self.now, keys)))
             self.steps.append(Step(name, Contraction(terms), legs))
-            self.state_of_sum[keys] = Use(name, legs) if self.one else past
+            self.state_of_sum[keys] = Use(name, legs) if self.stepwise else past
         return self.state_of_sum[keys]
 
     def hold(self, legs: Legs) -> tuple[Use, str]:
@@ -237,19 +237,19 @@ class _BoxStates:
         )
         past, name = self.hold(legs)
         self.largest.add(past.name)
-        rows, place = (*legs, self.query), Use(PLACE, (self.query,))
-        exponent = [self.at(term, place) for term in of_key]
-        if not self.one:
+        rows, position = (*legs, self.query), Use(PLACE, (self.query,))
+        exponent = [self.at(term, position) for term in of_key]
+        if not self.stepwise:
             invisible = Contraction((Term(ONE, ()), minus(self.visible())))
             exponent.append(Term(Number(-HIDDEN), (self.map(f"{name}.hidden", "relu", invisible, (self.query,)),)))
         b = largest = self.step(f"{name}.b", Contraction(tuple(exponent)), rows)
-        end, seen, kept = place, tuple[Use, ...](), list[Term]()
-        if not self.one:
+        end, seen, kept = position, tuple[Use, ...](), list[Term]()
+        if not self.stepwise:
             largest = self.step(f"{name}.most", Box("max", self.query, (("of", b),)), legs)
             seen = (self.step(f"{name}.some", Box("max", self.query, (("of", self.visible()),)), ()),)
             none_visible = self.step(f"{name}.none", Contraction((Term(ONE, ()), minus(*seen))), ())
             kept = [plus(none_visible, past)]  # if the chunk has no visible key, the level stays
-            end = self.step(f"{name}.end", Box("max", self.query, (("of", place),)), ())
+            end = self.step(f"{name}.end", Box("max", self.query, (("of", position),)), ())
         above = self.map(f"{name}.above", "relu", Contraction((minus(largest), minus(past))), legs)
         least = (minus(*seen, largest), minus(*seen, above), *kept)
         level = self.step(f"{name}.least", Contraction(least), legs)
@@ -258,7 +258,7 @@ class _BoxStates:
         change = Contraction((plus(level), minus(past)))
         fall = self.map(f"{name}.fall", "exp", change, legs)
         keys = self.map(f"{name}.keys", "exp", Contraction((plus(level), plus(b))), rows)
-        terms = [*(self.at(term, place) for term in of_query), minus(level if self.one else past)]
+        terms = [*(self.at(term, position) for term in of_query), minus(level if self.stepwise else past)]
         query_legs = tuple(dict.fromkeys(leg for term in terms for use in term.factors for leg in use.legs))
         query_legs = (*without(query_legs, self.query), self.query)
         since = Use(f"{name}.since", query_legs)
@@ -300,12 +300,12 @@ class _BoxStates:
 
     def reads(self, own: Term, terms: Iterable[ScoreTerm], value: Use | None) -> list[Term]:
         """What queries read: the part of the chunk, and that from the past; or the new state."""
-        return [*([] if self.one else [own]), *(self.read(term, value) for term in terms)]
+        return [*([] if self.stepwise else [own]), *(self.read(term, value) for term in terms)]
 
     @property
     def first(self) -> list[Step]:
         """The steps before those that read."""
-        return [*(self.steps if self.one else []), *self.before]
+        return [*(self.steps if self.stepwise else []), *self.before]
 
     def onto(self, recurrent: CarriedGraph, graph: Graph, masked: str) -> CarriedGraph:
         """The carried graph with these states added; `masked`: the box that remains for the chunk."""
@@ -313,7 +313,7 @@ class _BoxStates:
         tensors |= {tensor.name: tensor for tensor in self.tensors}
         tensors |= {name: Tensor(name, "input", (self.query,)) for name in (VISIBLE, PLACE)}
         with_states = with_places(with_legs(graph, self.graph.legs), tuple(tensors.values()))
-        if not self.one:
+        if not self.stepwise:
             with_states = replace(with_states, steps=(*with_states.steps, *self.steps))
         boxes, levels = recurrent.boxes | {masked}, recurrent.levels | {*self.largest}
         return replace(recurrent, graph=with_states, states=recurrent.states | self.states, boxes=boxes, levels=levels)
@@ -323,7 +323,7 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, name = recurrent.graph, recurrence.box.name
     attention = attentions(graph)[name]
-    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays, recurrent.one)
+    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays, recurrent.stepwise)
     assert isinstance(reader, MapReader)
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
@@ -412,7 +412,7 @@ def _with_own_diagonal(recurrent: CarriedGraph, name: str, decay: Decay) -> Carr
 def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
-    states = _BoxStates(graph, box, recurrence.decays, recurrent.one)
+    states = _BoxStates(graph, box, recurrence.decays, recurrent.stepwise)
     chunk = replace(box, name=fresh(graph, f"{box.name}.chunk"))
     terms = states.reads(plus(Use(chunk.name, box.legs)), recurrence.terms, None)
     total = Step(box.name, Contraction(tuple(terms)), box.legs)
@@ -423,7 +423,7 @@ def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
     """Lets a delta rule start from the state that the past has left."""
     graph, box = recurrent.graph, step.box
     assert box is not None
-    if recurrent.one and box.mode != "both" and box.other is None:
+    if recurrent.stepwise and box.mode != "both" and box.other is None:
         return _erasing(recurrent, step, box)
     states = _BoxStates(graph, step)
     after = replace(box, kind="delta_state", operands=box.operands[1:])
@@ -446,7 +446,7 @@ def _delta(recurrent: CarriedGraph, step: Step) -> CarriedGraph:
 def _erasing(recurrent: CarriedGraph, step: Step, box: Box) -> CarriedGraph:
     """A delta rule of one key as products: S = D past + rate (write v - key (erase D past)), read by the query."""
     graph, name = recurrent.graph, step.name
-    states = _BoxStates(graph, step, one=True)
+    states = _BoxStates(graph, step, stepwise=True)
     gates = {role: states.now(use) for role, use in box.operands}
     key, value, rate = gates["key"], gates["value"], gates["rate"]
     past, state = states.hold(tuple(leg for group in legs_of(replace(box, operands=box.operands[1:])) for leg in group))

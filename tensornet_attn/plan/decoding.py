@@ -47,11 +47,11 @@ OF_CHUNK = {VISIBLE: "visible", PLACE: "place"}
 PLACES = ("position", "sinusoid")  # constants that depend on absolute positions
 
 
-def decoding_of(graph: Graph, droppable: bool = False, one: bool = False) -> Decoding:
+def decoding_of(graph: Graph, droppable: bool = False, stepwise: bool = False) -> Decoding:
     """The decoding cache of a graph: of its own past or, if its keys are a separate input, of that memory.
 
     `droppable`: the results stored for all positions do not depend on absolute positions, if these can be added later.
-    `one`: every chunk has one position, which is visible.
+    `stepwise`: every chunk has one position, which is visible.
 
     Raises InputError if no cache is possible, with the step and the reason.
     """
@@ -65,7 +65,7 @@ def decoding_of(graph: Graph, droppable: bool = False, one: bool = False) -> Dec
     if reason:
         raise InputError(f"{graph.name}: no cache can be kept: {reason}.")
     distributed = plain if memory else _apart(plain)
-    recurrent = CarriedGraph(plain) if memory else of_last(carried(distributed, one))
+    recurrent = CarriedGraph(plain) if memory else of_last(carried(distributed, stepwise))
     try:
         decoding = _Derivation(recurrent, memory, droppable=droppable).decoding()
     except _PositionsUnknown as unknown:
