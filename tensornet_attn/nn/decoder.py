@@ -43,9 +43,6 @@ class Decoder:
         self._behind_kept, self._limited = self._makes_kept(), plan.target.memory is not None
         self._wide = any(part.wide for part in self.decoding.parts)
         self._many = tuple(self._planned(stage, make, plan, "prefill") for stage in single(self.decoding))
-        legs = graph.legs_of(self._output)
-        self._places = {name: axis for name, (axis, _) in self._rows.items()}
-        self._places[self._output] = legs.index(self._query) - len(legs) if self._query in legs else 0
         steps = decoding_of(plan.graph, droppable, stepwise=True) if self.states else self.decoding
         steps = steps if steps.kept == self.decoding.kept else self.decoding
         self._one = tuple(self._planned(stage, make, plan, "decoding") for stage in merged(steps, False))
@@ -189,8 +186,15 @@ class Decoder:
         executable = make(plan)
         renewed = {*overwrites(plan.schedule).values()} if executable.source else ()
         states = frozenset(source.value_name for source in stage.inputs if source.name in renewed)
-        places = tuple(self._places.get(name, 0) if stage.of_one else 0 for name in stage.values)
-        values = stage.values, places, inputs, stage.reach, stage.wide, stage.of_one, states
+        values = (
+            stage.values,
+            stage.places or (0,) * len(stage.values),
+            inputs,
+            stage.reach,
+            stage.wide,
+            stage.of_one,
+            states,
+        )
         return _Planned(*values, once, legs, plan, executable)
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:

@@ -323,7 +323,10 @@ def _map(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a map that is multiplied with values: the chunk's part is computed, the past comes from the state."""
     graph, name = recurrent.graph, recurrence.box.name
     attention = attentions(graph)[name]
-    reader, states = attention.reader(), _BoxStates(graph, attention.box, recurrence.decays, recurrent.stepwise)
+    reader, states = (
+        attention.reader(),
+        _BoxStates(graph, attention.box, recurrence.decays, recurrent.stepwise and not recurrence.shifted),
+    )
     assert isinstance(reader, MapReader)
     assert recurrence.value is not None
     key, box, value = str(graph.key), attention.box, recurrence.value
@@ -412,7 +415,7 @@ def _with_own_diagonal(recurrent: CarriedGraph, name: str, decay: Decay) -> Carr
 def _sum(recurrent: CarriedGraph, recurrence: Recurrence) -> CarriedGraph:
     """Carries a sum over keys: the sum over the chunk plus that over the past."""
     graph, box = recurrent.graph, recurrence.box
-    states = _BoxStates(graph, box, recurrence.decays, recurrent.stepwise)
+    states = _BoxStates(graph, box, recurrence.decays, recurrent.stepwise and not recurrence.shifted)
     chunk = replace(box, name=fresh(graph, f"{box.name}.chunk"))
     terms = states.reads(plus(Use(chunk.name, box.legs)), recurrence.terms, None)
     total = Step(box.name, Contraction(tuple(terms)), box.legs)

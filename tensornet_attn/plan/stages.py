@@ -28,7 +28,8 @@ AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible pos
 class Stage:
     """Values of a chunk that one diagram computes: its output, then those in the graph's `also`.
 
-    `of_one`: its graph has no sequence legs.
+    `of_one`: its graph has no sequence legs; `places` then has the dimension of the lost leg of each value, from the
+    end, or 0.
     """
 
     values: tuple[str, ...]
@@ -37,6 +38,7 @@ class Stage:
     reach: int | None
     wide: bool
     of_one: bool = False
+    places: tuple[int, ...] = ()
 
 
 def single(decoding: Decoding) -> tuple[Stage, ...]:
@@ -109,7 +111,16 @@ class _Group:
         at_one = _at_one(graph) if stateful and not apart else None
         wide = any(part.wide for part in self.parts)
         values, inputs = (last, *exported[:-1]), tuple(merge.inputs.values())
-        return Stage(values, at_one or graph, inputs, reach, wide, at_one is not None)
+        if at_one is None:
+            return Stage(values, graph, inputs, reach, wide)
+        places = tuple(_place(graph, outputs[value]) for value in values)
+        return Stage(values, at_one, inputs, reach, wide, True, places)
+
+
+def _place(graph: Graph, name: str) -> int:
+    """The dimension of the sequence leg of a step, from the end; 0 if it has none."""
+    legs = graph.legs_of(name)
+    return next((index - len(legs) for index, leg in enumerate(legs) if leg in (graph.query, graph.key)), 0)
 
 
 def _has_keys(part: DecodingPart) -> bool:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import platformdirs
@@ -87,12 +85,12 @@ def test_without_the_variable_it_is_in_the_home(
     assert cpp_folder() == calibration_file().with_name("cpp")
 
 
-@pytest.mark.parametrize(("system", "folder"), [("Linux", ".cache"), ("Darwin", "Library/Caches")])
+@pytest.mark.parametrize(("system", "folder"), [("linux", ".cache"), ("darwin", "Library/Caches")])
 def test_files_alone_find_the_folder_of_libraries_without_platformdirs(
     system: str, folder: str, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "platformdirs", None)
-    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname=system))
+    monkeypatch.setattr(sys, "platform", system)
     assert cpp_folder() == cache / "tensornet-attn" / "cpp"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     monkeypatch.setenv("HOME", str(cache / "home"))
