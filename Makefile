@@ -26,7 +26,7 @@ demo: $(VENV)/installed-demo ## check, cost, draw, compile, verify and run a sma
 	$(TN) compile $(DEMO) -o demo/thsa.py
 	$(BIN)/python -m tensornet_attn.cli.demo
 
-test: $(VENV)/installed-test ## run the suite without slow tests: about 40 minutes on 2 cores, with installation
+test: $(VENV)/installed-test ## run the suite without slow tests: 35 minutes on 2 idle cores, with installation
 	$(PYTEST) -m "not slow"
 	TRITON_INTERPRET=1 $(PYTEST) -m "not slow" tests/triton
 
