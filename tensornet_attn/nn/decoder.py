@@ -129,7 +129,7 @@ class Decoder:
             for operand in stage.inputs:
                 if operand.how == "chunk":
                     tensor = values[operand.value_name]
-                    inputs.append(tensor.squeeze(operand.axis) if stage.of_one and operand.axis else tensor)
+                    inputs.append(tensor.squeeze(operand.lost) if operand.lost else tensor)
                 elif operand.how == "kept":
                     inputs.append(cache.appended(operand.value_name, values[operand.value_name]))
                 elif operand.how in ("seen", "empty"):
@@ -178,6 +178,7 @@ class Decoder:
                 operand.hides,
                 graph.key in legs,
                 graph.tensor[operand.name].wide,
+                operand.axis if stage.places else 0,
             )
             for operand in stage.inputs
             for legs in [graph.legs_of(operand.name)]
@@ -186,25 +187,16 @@ class Decoder:
         executable = make(plan)
         renewed = {*overwrites(plan.schedule).values()} if executable.source else ()
         states = frozenset(source.value_name for source in stage.inputs if source.name in renewed)
-        values = (
-            stage.values,
-            stage.places or (0,) * len(stage.values),
-            inputs,
-            stage.reach,
-            stage.wide,
-            stage.of_one,
-            states,
-        )
-        return _Planned(*values, once, legs, plan, executable)
+        places = stage.places or (0,) * len(stage.values)
+        return _Planned(stage.values, places, inputs, stage.reach, stage.wide, states, once, legs, plan, executable)
 
     def _run(self, module: Any, cache: Cache, planned: _Planned, chunk: _Chunk) -> Sequence[Tensor]:
         keys, like = chunk.keys, chunk.like
         if planned.reach is not None:
             keys = min(keys, planned.reach + chunk.length)
         inputs = tuple([self._input(module, cache, planned.reach, operand, chunk, keys) for operand in planned.inputs])
-        if planned.of_one:
-            operands = zip(inputs, planned.inputs, strict=True)
-            inputs = tuple([x.squeeze(operand.axis) if operand.axis else x for x, operand in operands])
+        operands = zip(inputs, planned.inputs, strict=True)
+        inputs = tuple([x.squeeze(operand.lost) if operand.lost else x for x, operand in operands])
         mask, key_mask = (None if mask is None else mask[..., -keys:] for mask in (chunk.mask, chunk.key_mask))
         dtype, wide = like.dtype, wide_dtype(like.dtype)
         stage_dtype = wide if planned.wide else dtype
@@ -292,7 +284,7 @@ class _Chunk(NamedTuple):
 class _Input(NamedTuple):
     """An input of a part, see `PartInput`. `hides`: it feeds a state, so that hidden positions are set to zero.
 
-    `wide`: the part reads it in at least float32.
+    `wide`: the part reads it in at least float32. `lost`: the dimension of the sequence leg that its graph lacks, or 0.
     """
 
     how: str
@@ -302,6 +294,7 @@ class _Input(NamedTuple):
     hides: bool
     on_keys: bool
     wide: bool
+    lost: int
 
 
 class _Planned(NamedTuple):
@@ -317,7 +310,6 @@ class _Planned(NamedTuple):
     inputs: tuple[_Input, ...]
     reach: int | None
     wide: bool
-    of_one: bool
     overwrites: frozenset[str]
     once: bool
     legs: tuple[str, str]

@@ -28,8 +28,7 @@ AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible pos
 class Stage:
     """Values of a chunk that one diagram computes: its output, then those in the graph's `also`.
 
-    `of_one`: its graph has no sequence legs; `places` then has the dimension of the lost leg of each value, from the
-    end, or 0.
+    `places`: if its graph has no sequence legs, the dimension of that which each value has lost, from the end, or 0.
     """
 
     values: tuple[str, ...]
@@ -37,7 +36,6 @@ class Stage:
     inputs: tuple[PartInput, ...]
     reach: int | None
     wide: bool
-    of_one: bool = False
     places: tuple[int, ...] = ()
 
 
@@ -114,7 +112,7 @@ class _Group:
         if at_one is None:
             return Stage(values, graph, inputs, reach, wide)
         places = tuple(_place(graph, outputs[value]) for value in values)
-        return Stage(values, at_one, inputs, reach, wide, True, places)
+        return Stage(values, at_one, inputs, reach, wide, places)
 
 
 def _place(graph: Graph, name: str) -> int:
