@@ -48,10 +48,10 @@ lint: $(VENV)/installed-test ## run ruff and mypy
 	$(BIN)/mypy
 
 docs: $(VENV)/installed-test ## regenerate the generated parts of docs/
-	$(BIN)/python -m tensornet_attn.cli.generate docs schema
+	$(BIN)/python -m docs.generate docs schema
 
 codegen: $(VENV)/installed-test ## regenerate codegen/
-	$(BIN)/python -m tensornet_attn.cli.generate codegen
+	$(BIN)/python -m docs.generate codegen
 
 playground: $(VENV)/installed-demo ## build the playground's page in build/playground; needs Node.js
 	$(BIN)/python docs/playground/build.py

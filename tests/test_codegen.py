@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.cli.generate.__main__ import main
-from tensornet_attn.cli.generate.catalogue import Catalogue
-from tensornet_attn.cli.generate.files import PARTS, ROOT, stale
+from docs.generate.__main__ import main
+from docs.generate.catalogue import Catalogue
+from docs.generate.files import PARTS, ROOT, stale
 from tensornet_attn.spec import library
 
 SOME = ("baselines/mhsa", "baselines/mlp", "baselines/cross")  # cross extends mhsa

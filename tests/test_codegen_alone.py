@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
-from tensornet_attn.cli.generate.files import ROOT
+from docs.generate.files import ROOT
 from tensornet_attn.emit.functions import items, library
 from tests.alone import Alone, results_alone
 from tests.designs.case import N

@@ -316,7 +316,7 @@ def test_check_cost_draw_and_emission_need_neither_torch_nor_network(tmp_path: P
 def test_mypy_reads_the_whole_package() -> None:
     """No folder is left out, nor a user's calls, and torch is read: without its types a wrong argument is not seen."""
     options = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
-    assert options["files"] == ["tensornet_attn", "tests/typed/user.py"]
+    assert options["files"] == ["tensornet_attn", "docs/generate", "tests/typed/user.py"]
     assert options["strict"]
     assert "exclude" not in options
     assert not [rule for rule in options["overrides"] if {"follow_imports", "follow_imports_for_stubs"} & {*rule}]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import tensornet_attn as ta
-from tensornet_attn.cli.generate.files import ROOT
+from docs.generate.files import ROOT
 from tensornet_attn.ops import OPS
 from tests.regions import EVERY, WIDE_MASKED, inputs_of, key_mask_of, made, quick
 from tests.test_export import OF_LENGTHS, PAIRS, attended, drawn_inputs, inputs_named

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
+from docs.generate.catalogue import Catalogue, CatalogueEntry
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.errors import InputError

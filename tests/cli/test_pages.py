@@ -9,10 +9,10 @@ from xml.etree import ElementTree
 import pytest
 
 import tensornet_attn as ta
-from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
-from tensornet_attn.cli.generate.costs import PLOT, TABLE, picture, points
-from tensornet_attn.cli.generate.files import ROOT
-from tensornet_attn.cli.generate.page import page
+from docs.generate.catalogue import Catalogue, CatalogueEntry
+from docs.generate.costs import PLOT, TABLE, picture, points
+from docs.generate.files import ROOT
+from docs.generate.page import page
 from tensornet_attn.spec import library
 
 PAGES = [ROOT / "docs/designs.md", *sorted((ROOT / "docs/designs").glob("*.md"))]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.cli.generate.costs import FIGURES
+from docs.generate.costs import FIGURES
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ("cost", "hard_fish", "--against", "mhsa", "--legs", "g=2", "--over", "n=32,64", "--measure", "macs")

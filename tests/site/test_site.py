@@ -54,7 +54,7 @@ def test_the_api_page_has_every_public_name() -> None:
 def test_the_gallery_sorts_designs_by_work_and_by_decoding_state() -> None:
     from site_gallery import card
 
-    from tensornet_attn.cli.generate.catalogue import Catalogue
+    from docs.generate.catalogue import Catalogue
 
     entries = Catalogue().entries
     cards = {name: card(entries[name]) for name in ("mhsa", "linear", "band", "mlp", "gqa")}

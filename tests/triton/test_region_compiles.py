@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from docs.generate.catalogue import Catalogue
+from docs.generate.page import kernels_of_designs
 from tensornet_attn.cli.__main__ import main
-from tensornet_attn.cli.generate.catalogue import Catalogue
-from tensornet_attn.cli.generate.page import kernels_of_designs
 from tensornet_attn.compiler import plan_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build

@@ -11,9 +11,9 @@ from typing import Any
 
 from jinja2 import Template
 
+from docs.generate.catalogue import Catalogue, CatalogueEntry
+from docs.generate.costs import TABLE, SequenceCosts, points
 from tensornet_attn import compiler
-from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
-from tensornet_attn.cli.generate.costs import TABLE, SequenceCosts, points
 from tensornet_attn.cost.sizes import LENGTH, human
 from tensornet_attn.draw import to_text
 from tensornet_attn.draw.words import call_words

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from docs.generate.catalogue import Catalogue, CatalogueEntry
+from docs.generate.costs import FIGURES, picture
+from docs.generate.page import decoding_page, index, kernels_of_designs, page, parity_page
 from tensornet_attn import compiler, models, spec
 from tensornet_attn.cli.cost import sweep
-from tensornet_attn.cli.generate.catalogue import Catalogue, CatalogueEntry
-from tensornet_attn.cli.generate.costs import FIGURES, picture
-from tensornet_attn.cli.generate.page import decoding_page, index, kernels_of_designs, page, parity_page
 from tensornet_attn.cli.output import as_json_text, write
 from tensornet_attn.draw.sweep import sweep_svg
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 LINES = 60  # maximum number of lines of a diff
 Files = Iterator[tuple[Path, str]]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from math import ceil, floor, log10
 
-from tensornet_attn.cli.generate.catalogue import CatalogueEntry
+from docs.generate.catalogue import CatalogueEntry
 from tensornet_attn.cost.sizes import dtype_bytes, human
 from tensornet_attn.cost.sweep import Sweep
 from tensornet_attn.draw.sweep import WIDE, Axes, drawing

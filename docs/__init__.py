@@ -1,0 +1,1 @@
+"""Pages, their generators and the scripts behind their figures."""
