@@ -19,6 +19,7 @@ from tensornet_attn.spec.report import Reporter, printable, words
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,40}\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_END = re.compile(r"[\n\[\]{}]|, *\w+: ")  # of a plain text inside a mapping or list
 _WORDS: dict[str, bool | None] = {"null": None, "Null": None, "NULL": None, "~": None, "": None}
 _WORDS |= {word: word.lower() == "true" for word in ("true", "True", "TRUE", "false", "False", "FALSE")}
 Data = dict[str, Any]  # of `Design.as_dict()`
@@ -156,12 +157,11 @@ class _Parser:
 
     def _mapping(self, path: Path, depth: int) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
-        flow, unclosed = self.event.flow_style, 0
+        flow, end = self.event.flow_style, 0
         while type(self._next()).__name__ != "MappingEndEvent":
             key, place = self._key(), self._place(self.event.value)
             self._next()
-            if unclosed:  # a later part of a text that was split at a comma
-                unclosed += _open(key)
+            if place.start < end:  # a later part of a text that was split at a comma
                 self._skipped(depth + 1)
             elif key in mapping:
                 message = f"duplicate key '{key}'; it is already on line {self.out.keys[(*path, key)].line + 1}."
@@ -172,36 +172,37 @@ class _Parser:
                 self.out.keys[(*path, key)] = place
                 mapping[key] = self._node((*path, key), depth + 1)
                 if flow:
-                    unclosed, mapping[key] = self._broken(mapping[key], (*path, key))
+                    end, mapping[key] = self._broken(mapping[key], (*path, key))
         return mapping
 
     def _sequence(self, path: Path, depth: int) -> list[Any]:
         sequence: list[Any] = []
-        flow, unclosed = self.event.flow_style, 0
+        flow, end = self.event.flow_style, 0
         while type(self._next()).__name__ != "SequenceEndEvent":
-            if unclosed:
-                unclosed += _open(self._skipped(depth + 1))
+            if self._place().start < end:
+                self._skipped(depth + 1)
                 continue
             element_path = (*path, len(sequence))
             value = self._node(element_path, depth + 1)
             if flow:
-                unclosed, value = self._broken(value, element_path)
+                end, value = self._broken(value, element_path)
             sequence.append(value)
         return sequence
 
     def _broken(self, scalar: Any, path: Path) -> tuple[int, Any]:
-        """Reports a plain flow text that was split at a comma, with more '(' than ')', and returns the whole text."""
+        """Reports a plain flow text that was split at a comma, with more '(' than ')': its end and the whole text."""
         text, place = self.file.text, self.out.values.get(path)
         if not isinstance(scalar, str) or _open(scalar) <= 0 or place is None or text[place.start] in "\"'":
             return 0, scalar
         if text[place.end : place.end + 80].lstrip()[:1] != ",":
             return 0, scalar
         whole_text = _whole(text, place.start)
+        end, closing = place.start + len(whole_text), ")" * _open(whole_text)
         quoted = f'"{whole_text}"' if '"' not in whole_text else "'" + whole_text.replace("'", "''") + "'"
-        hint = f"{QUOTE}, and close every bracket." if _open(whole_text) > 0 else f"{QUOTE}: {quoted}."
+        hint = f"{QUOTE}, and close every bracket." if closing else f"{QUOTE}: {quoted}."
         self.reporter.error("split-text", "YAML splits this text at a comma.", path, hint=hint, place=place)
-        self.out.values[path] = self._at(place.start, place.start + len(whole_text), whole_text)
-        return _open(scalar), whole_text
+        self.out.values[path] = self._at(place.start, end, whole_text)
+        return end, whole_text + closing
 
 
 def dump(data: Any) -> str:
@@ -247,11 +248,14 @@ def _open(value: Any) -> int:
 
 
 def _whole(text: str, start: int) -> str:
+    """The text from `start` to the bracket that closes it; without one, to the next key or the end of the mapping."""
     depth = 0
     for position in range(start, min(len(text), start + 200)):
         depth += {"(": 1, ")": -1}.get(text[position], 0)
-        if text[position] == "\n" or (depth == 0 and text[position] == ")"):
-            return text[start : position + 1].rstrip()
+        if depth == 0 and text[position] == ")":
+            return text[start : position + 1]
+        if _END.match(text, position):
+            return text[start:position].rstrip()
     return text[start : start + 200]
 
 

@@ -371,6 +371,8 @@ class Launch:
             constants |= {f"{leg}_parts": programs[leg], f"{leg}_share": -(-self.programs[leg] // programs[leg])}
         splits_columns = constants[f"{self.rows(kind)}_block"] < 16 * constants["num_warps"]
         constants["PARTS"] = 0 if not self.cores else 1 + splits_columns
+        if splits_columns and self.region.relative:
+            constants["maxnreg"] = 255  # otherwise ptxas allots 32 registers to thsa_xl's programs and spills the rest
         return KeptLaunch(kernel, (blocks * self.count * math.prod(programs.values()), parts), constants)
 
     def rows(self, kind: str) -> str:
