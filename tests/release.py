@@ -39,7 +39,6 @@ ids = torch.arange(6)[None]
 before = model(ids).last_hidden_state
 torch.testing.assert_close(ta.convert_model(model, "mhsa")(ids).last_hidden_state, before, rtol=1e-4, atol=1e-4)
 """,
-    "parity": "import einops, fla, transformers, x_transformers",
     "plot": "import torch, tensornet_attn as ta; ta.plot_ranks(torch.rand(2, 3, 4, 4).softmax(-1))",
     "postgres": "import psycopg",
     "search": """

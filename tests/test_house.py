@@ -43,7 +43,6 @@ LAYERS = (
     "checkpoint",
     "hf",
     "convert",
-    "parity",
     "analyse",
     "bench",
     "train",

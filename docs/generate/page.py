@@ -182,7 +182,7 @@ def kernels_of_designs(catalogue: Catalogue) -> str:
 
 def parity_page() -> str:
     """docs/parity.md: the layers of other packages beside designs. Raises MissingPartError without a package."""
-    from tensornet_attn.parity import LAYERS, compare
+    from tests.parity import LAYERS, compare
 
     shipped, packages = set(compiler.list_designs()), dict[str, list[tuple[str, ...]]]()
     for layer in LAYERS:

@@ -12,9 +12,9 @@ import torch
 import tensornet_attn as ta
 from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.ops.rope import attention_factor, rate
-from tensornet_attn.parity import LAYERS
 from tests.convert import models
 from tests.convert.models import PLAIN
+from tests.parity import LAYERS
 from tests.refusals import refusal
 
 LAYER = {layer.name: layer for layer in LAYERS if layer.package == "transformers"}

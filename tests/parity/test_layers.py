@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tensornet_attn.parity import LAYERS, ParityLayer, compare
+from tests.parity import LAYERS, ParityLayer, compare
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
 DOUBLE, SINGLE = 1e-12, 3e-6  # of differences, in units of the largest number: float64, and float32 within

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert import known
 from tensornet_attn.convert.calls import eagerly
-from tensornet_attn.parity.layer import ParityLayer
+from tests.parity.layer import ParityLayer
 
 Options = dict[str, Any]  # of a config
 SMALL: Options = {

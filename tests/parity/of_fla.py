@@ -15,7 +15,7 @@ import torch.nn.functional as nnf
 from torch import Tensor, nn
 
 from tensornet_attn.convert.layers import Numbers, Reading
-from tensornet_attn.parity.layer import ParityLayer
+from tests.parity.layer import ParityLayer
 
 F, H, D, E = 24, 3, 4, 5
 SINGLE = "all of it"

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tensornet_attn.convert.calls import alone
 from tensornet_attn.convert.layers import Numbers, Reading
-from tensornet_attn.parity.layer import ParityLayer
+from tests.parity.layer import ParityLayer
 
 F, H, D = 24, 4, 6
 HEADS = {

@@ -47,7 +47,7 @@ class ParityLayer:
     def drawn(self, seed: int = 0) -> nn.Module:
         """The module in float64 and evaluation mode, with random parameters, so that none is zero or one."""
         if find_spec(MODULES[self.package]) is None:
-            raise MissingPartError(f"{self.name} needs {self.package}: pip install 'tensornet-attn[parity]'.")
+            raise MissingPartError(f"{self.name} needs {self.package}: pip install 'tensornet-attn[test]'.")
         module = self.make().double().eval()
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
