@@ -92,7 +92,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     d_A_scores = softmax_gradient(A, d_A, keep)  # ... r n m
     del A, d_A
     d_mask = mask_gradient(d_A_scores, mask, len(rows.batch), 1) if "mask" in wanted else None
-    d_K = r ** -0.5 * (d_A_scores.mT @ A_scores_1).sum(-3) if "K" in wanted else None  # ... m s
+    d_K = r ** -0.5 * (d_A_scores.flatten(-3, -2).mT @ A_scores_1.flatten(-3, -2)) if "K" in wanted else None  # ... m s
     d_A_scores_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K)  # ... r n s
     del d_A_scores
     Q_k = r ** -0.5 * Q  # ... s n

@@ -94,7 +94,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, V, mask, key_mask):
     del A_scores_hidden, d_A_scores
     d_A_scores_of = hide(d_A_scores_hidden, keep, 0.0)  # ... r n m
     del d_A_scores_hidden
-    d_K = (d_A_scores_of.mT @ A_scores_of_1).sum(-3) if "K" in wanted else None  # ... m s
+    d_K = d_A_scores_of.flatten(-3, -2).mT @ A_scores_of_1.flatten(-3, -2) if "K" in wanted else None  # ... m s
     d_A_scores_of_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores_of, K)  # ... r n s
     del d_A_scores_of
     d_C = summed_products(

@@ -134,7 +134,7 @@ def y_1_rows_backward(rows, gradient, wanted, C, Q, K, content_4, Kr, place_of_4
     d_place_of = shift_gradient(d_A_scores_2, rows)  # ... r n p
     del d_A_scores_2
     d_place_of_4 = d_place_of.sum(-2) if "place_of_4" in wanted else None  # ... r p
-    d_K = r ** -0.5 * (d_A_scores.mT @ content_1).sum(-3) if "K" in wanted else None  # ... m s
+    d_K = r ** -0.5 * (d_A_scores.flatten(-3, -2).mT @ content_1.flatten(-3, -2)) if "K" in wanted else None  # ... m s
     d_Kr = torch.einsum("...rnp,...rns->...ps", d_place_of, content_1) if "Kr" in wanted else None  # ... p s
     K_k = r ** -0.5 * K  # ... m s
     d_content_1 = torch.einsum("...rnm,...ms->...rns", d_A_scores, K_k)  # ... r n s

@@ -193,8 +193,9 @@ def _ordered(writer: Writer, left: TensorText, right: TensorText, layout: Legs) 
 def _uncopied(writer: Writer, big: TensorText, small: TensorText, layout: Legs) -> TensorText | None:
     """`(P.mT @ Q[:, None]).sum(-3)`: a matrix product per entry of the first legs of a tensor of queries x keys.
 
-    An einsum would copy that tensor, to bring together the legs that it sums or those that only this tensor has. None
-    if these are side by side, or if the other factor has not exactly one leg of its own.
+    An einsum would copy that tensor, to bring together the legs that it sums, in alphabetical order, or those that only
+    this tensor has. None if these are side by side, or if the other factor has not exactly one leg of its own. Summed
+    legs that are side by side in another order are flattened: `P.flatten(-3, -2).mT @ Q.flatten(-3, -2)`.
     """
     *lead, row, column = big.legs if len(big.legs) > 2 else ("", "")
     inner, kept = (row, column) if column in layout else (column, row)
@@ -210,6 +211,13 @@ def _uncopied(writer: Writer, big: TensorText, small: TensorText, layout: Legs) 
         or (_side_by_side(big.legs, summed_legs) and _side_by_side(big.legs, big_only))
     ):
         return None
+    summed = within(big.legs, summed_legs)
+    heads = big.legs[: -1 - len(summed)]
+    if big.legs == (*heads, *summed, kept):
+        groups = *((leg,) for leg in heads), summed
+        columns = small.aligned((*heads, *summed, *small_only)).grouped((*groups, (*small_only,)))
+        expression = f"{big.grouped((*groups, (kept,)))}.mT @ {columns}"
+        return TensorText(expression, (*heads, kept, *small_only), True, MATMUL)
     expression = f"{big.atom}{'' if inner == column else '.mT'} @ {small.aligned((*lead, inner, *small_only)).atom}"
     legs, dims = (
         (*lead, kept, *small_only),
