@@ -138,6 +138,8 @@ def _box(backward: Backward, node: Node, gradient: Node) -> None:
         backward.give(x, backward.nodes.node("slope", (saved, gradient), x.axes, name, (box.function.name,)))
         return
     if operation.only_hides:
+        if {*x.heads} - {*gradient.heads}:  # a mask of the call may differ between them
+            gradient = backward.nodes.node("spread", (gradient,), x.axes, gradient.name, (At(x.heads),))
         x_gradient = backward.nodes.node("kept", (gradient,), x.axes, name, (step,))
     elif operation.gradient:
         saved = node if operation.saves[0] == "result" else x

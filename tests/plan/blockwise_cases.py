@@ -123,6 +123,23 @@ TAKEN = {
         constants=GAP,
         causal=True,
     ),
+    "kept, then summed over heads": {  # the gradient of what is kept lacks the heads; a mask of the call may have them
+        "tensornet": 1,
+        "name": "one",
+        "legs": {"n": "query", "m": "key", "f": 6, "h": "head 3", "d": 2, "e": 2},
+        "inputs": {"x": "n f", "z": "m f"},
+        "weights": {"Wq": "f h d", "Wk": "f d", "Wv": "f e", "Wo": "e f"},
+        "diagram": {
+            "Q": "x[n f] Wq[f h d] -> n h d",
+            "K": "z[m f] Wk[f d] -> m d",
+            "V": "z[m f] Wv[f e] -> m e",
+            "S": "Q[n h d] K[m d] -> h n m",
+            "A": {"keep": "m", "of": "S[h n m]"},
+            "B": {"sum": "h", "of": "A[h n m]"},
+            "y": "B[n m] V[m e] Wo[e f] -> n f",
+        },
+        "output": "y",
+    },
     "neither kept nor divided": design(
         A={"map": "sigmoid", "of": SCORES},
         T2="A[h n m] T[m h] -> h n",
