@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from textwrap import wrap
 from typing import Protocol
@@ -22,6 +23,7 @@ from tensornet_attn.emit.initial import init_lines
 from tensornet_attn.emit.leaves import bind_leaves, bind_lengths, open_forward, stored
 from tensornet_attn.emit.masks import name_biases, takes_key_mask, takes_mask
 from tensornet_attn.emit.names import Names, class_name, docstring_text, harmless
+from tensornet_attn.emit.position import emit_position
 from tensornet_attn.emit.precision import in_precision, rounded
 from tensornet_attn.emit.wrap import INDENT, WIDTH, indented, wrapped
 from tensornet_attn.emit.writer import Writer
@@ -32,6 +34,7 @@ from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
+from tensornet_attn.tiles.cpp.step import position_steps
 
 # Modules of the standard library that emitted code uses.
 MODULES = (
@@ -168,7 +171,11 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
     """The method `forward`; it returns the steps of the diagram `observed`, if there is one, in place of the output."""
     graph, parts = writer.graph, _parts(writer.graph)
     open_forward(writer, parts.always)
-    _emit_steps(writer, parts.always)
+    together = position_steps(graph) if writer.cpp and writer.of_one else None
+    _emit_steps(writer, together.before if together else parts.always)
+    if together:
+        emit_position(writer, together, partial(_emit_step, writer))
+        _emit_steps(writer, together.after)
     blocks = [] if observed else [*_shared(writer, parts.both), *_stored(writer, parts.states)]
     if observed:
         blocks.append(_Block((), [[f"return {{{', '.join(_observed(writer, observed))}}}"]]))
@@ -204,7 +211,8 @@ def _observed(writer: Writer, diagram: Graph) -> Iterator[str]:
     """The entries of a dictionary of steps: the value, and a function that lays it, or its gradient, as written."""
     for step in diagram.steps:
         value = writer.values.get(step.name)
-        if value is not None and "." not in step.name and value.text.isidentifier() and {*value.legs} == {*step.legs}:
+        named = "." not in step.name or step.name in diagram.also
+        if value is not None and named and value.text.isidentifier() and {*value.legs} == {*step.legs}:
             laid = value.unpacked.arranged(step.legs).text
             yield f"{step.name!r}: ({value.text}, lambda {value.text}: {laid})"
 

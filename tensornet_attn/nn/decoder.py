@@ -165,7 +165,8 @@ class Decoder:
         measured = parent.target.device.measured and workload == "decoding"  # but with many queries
         device = GENERIC if measured else parent.target.device
         target = replace(parent.target, workload=workload, device=device, n=None, m=None, memory=None)
-        backend = "torch" if parent.backend == "cpp" else parent.backend  # nothing is compiled while a call waits
+        in_torch = parent.backend == "cpp" and not stage.places  # else it has the states of one position
+        backend = "torch" if in_torch else parent.backend
         plan_stage = partial(make_plan, stage.graph, backend, target)
         plan = _plans.get((stage.graph.to_text(), backend, target), plan_stage)
         graph = stage.graph

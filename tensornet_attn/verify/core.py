@@ -89,8 +89,8 @@ class Expected(NamedTuple):
 
 
 def named_steps(graph: Graph) -> list[str]:
-    """The steps to which the diagram gives a name."""
-    return [step.name for step in graph.steps if "." not in step.name]
+    """The steps to which the diagram gives a name, and its results."""
+    return [step.name for step in graph.steps if "." not in step.name or step.name in graph.also]
 
 
 def expected(graph: Graph, call: VerifiedCall, dtype: torch.dtype) -> Expected:
@@ -119,7 +119,10 @@ def observed_run(plan: Plan) -> Callable[..., Any]:
 
 
 def observed(plan: Plan, run: Callable[..., Any], exact: Expected) -> list[Difference]:
-    """The differences of what the emitted code of a plan computes: named steps, and gradients of steps and leaves."""
+    """The differences of what the emitted code of a plan computes: named steps, and gradients of steps and leaves.
+
+    A step of decoding overwrites its states, and has no gradients.
+    """
     graph, call = plan.graph, exact.call.to(exact.dtype)
     leaves = call.leaves(graph)
     if plan.backend == "reference":
@@ -130,9 +133,11 @@ def observed(plan: Plan, run: Callable[..., Any], exact: Expected) -> list[Diffe
         owner = SimpleNamespace(training=False, **{t.name: tensors[t.name] for t in graph.tensors if t.name in tensors})
         inputs: Any = tuple(tensors.get(tensor.name) for tensor in graph.of_role("input"))
         noise = {tensor.name: tensors[tensor.name] for tensor in graph.of_role("noise") if tensor.name in tensors}
-        pairs = run(owner, Arguments(inputs, dict(call.lengths), call.mask, call.key_mask, noise or None))
+        with torch.set_grad_enabled(not graph.also):
+            pairs = run(owner, Arguments(inputs, dict(call.lengths), call.mask, call.key_mask, noise or None))
         steps = {name: Observed(*pair) for name, pair in pairs.items()}
-    return differences(graph, exact, steps, gradients_of(steps, leaves, exact.cotangents))
+    gradients = {} if graph.also else gradients_of(steps, leaves, exact.cotangents)
+    return differences(graph, exact, steps, gradients)
 
 
 def differences(graph: Graph, exact: Expected, steps: Mapping[str, Observed], gradients: Values) -> list[Difference]:
