@@ -500,6 +500,10 @@ def _realise(design: spec.Design, plan: Plan) -> Executable:
         return Executable("", reference_run, evaluate)
     emitted = _emitted(design, plan)
     compare_before_use(plan, emitted.native)
+    if emitted.native and plan.graph.also:  # a step of decoding: its first call does not wait
+        import torch
+
+        _against_cpp(str(torch.get_default_dtype()).removeprefix("torch."), plan)
     run = emitted_run(emitted.source, emitted.class_name, plan, plan.backend == "inductor")
     return Executable(emitted.source, run, evaluate)
 

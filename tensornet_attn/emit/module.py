@@ -211,7 +211,7 @@ def _observed(writer: Writer, diagram: Graph) -> Iterator[str]:
     """The entries of a dictionary of steps: the value, and a function that lays it, or its gradient, as written."""
     for step in diagram.steps:
         value = writer.values.get(step.name)
-        named = "." not in step.name or step.name in diagram.also
+        named = "." not in step.name or step.name in diagram.results
         if value is not None and named and value.text.isidentifier() and {*value.legs} == {*step.legs}:
             laid = value.unpacked.arranged(step.legs).text
             yield f"{step.name!r}: ({value.text}, lambda {value.text}: {laid})"

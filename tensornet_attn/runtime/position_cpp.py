@@ -25,28 +25,24 @@ class CppPosition:
         """The results; None if torch must compute them."""
         if not is_plain(tensors) or (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
             return None
-        first = tensors[0]
-        dtype, count = first.dtype, first.numel() // self.operands[0][1]
+        first, sizes = tensors[0], [x.numel() for x in tensors]
+        dtype, count = first.dtype, sizes[0] // self.operands[0][1]
+        alike = all([x.dtype == dtype and x.is_cpu for x in tensors])
+        if not alike or sizes != [count * size if batched else size for batched, size in self.operands]:
+            return None
         if dtype not in self.functions:
             kind = str(dtype).removeprefix("torch.")
-            library = cpp_library(self.text, kind) if kind in CPP_REALS and first.is_cpu else None
+            library = cpp_library(self.text, kind) if kind in CPP_REALS else None
             self.functions[dtype] = library and library.position
-        function = self.functions[dtype]
-        if function is None or not first.is_cpu:
+        function, places = self.functions[dtype], [x if x.is_contiguous() else x.contiguous() for x in tensors]
+        written = [result for result in self.results if not isinstance(result, tuple)]
+        if function is None or any([places[place] is not tensors[place] for place in written]):
             return None
-        places = []
-        for x, (batched, size) in zip(tensors, self.operands, strict=True):
-            if x.dtype != dtype or not x.is_cpu or x.numel() != (count * size if batched else size):
-                return None
-            places.append(x if x.is_contiguous() else x.contiguous())
-        results, batch = [], first.shape[: first.ndim - self.rank]
+        batch = first.shape[: first.ndim - self.rank]
+        results = []
         for result in self.results:
-            if isinstance(result, tuple):
-                results.append(first.new_empty(batch + result))
-                places.append(results[-1])
-            elif places[result] is tensors[result]:
-                results.append(tensors[result])
-            else:  # its memory is not in rows
-                return None
+            new = isinstance(result, tuple)
+            results.append(first.new_empty((*batch, *result)) if new else tensors[result])
+            places += results[-1:] if new else []
         function(ctypes.c_long(count), torch.get_num_threads(), self.pointers(*[x.data_ptr() for x in places]))
         return results

@@ -90,7 +90,7 @@ class Expected(NamedTuple):
 
 def named_steps(graph: Graph) -> list[str]:
     """The steps to which the diagram gives a name, and its results."""
-    return [step.name for step in graph.steps if "." not in step.name or step.name in graph.also]
+    return [step.name for step in graph.steps if "." not in step.name or step.name in graph.results]
 
 
 def expected(graph: Graph, call: VerifiedCall, dtype: torch.dtype) -> Expected:

@@ -25,6 +25,7 @@ from tensornet_attn.tiles.cpp.values import mapped
 from tensornet_attn.tiles.program import Node
 
 LEAST = 4  # steps in a call: those of torch that take as long
+STACK = 1 << 15  # numbers of a program that are neither operands nor results
 NORMS = {  # what is summed along the leg, and the divisor, given the sum, its number of entries and eps
     "l1norm": ("tl::abs({x})", "{sum} + {eps}"),
     "l2norm": ("{x} * {x}", "tl::sqrt({sum}) + {eps}"),
@@ -105,6 +106,9 @@ def position_steps(graph: Graph) -> PositionSteps | None:
         if step.name not in batched(graph) and (outside or step.name in graph.results):
             inside -= behind(graph, [step.name])
     if not overwrites(graph).keys() <= inside or len(inside) < LEAST or inside.isdisjoint(behind_states):
+        return None
+    own = (without(graph.legs_of(name), *heads) for name in inside - {*overwrites(graph)})
+    if sum(prod(size_of(graph, leg) or 1 for leg in legs) for legs in own) > STACK:
         return None
     places = [[step for step in graph.steps if test(step.name)] for test in (
         lambda name: name not in inside | blocked, inside.__contains__, blocked.__contains__
