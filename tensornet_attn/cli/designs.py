@@ -236,6 +236,7 @@ def explain(
     from tensornet_attn.cost.target import TargetOptions
     from tensornet_attn.graph import build
     from tensornet_attn.plan.decoding import decoding_of
+    from tensornet_attn.plan.stages import steps_in_cpp
     from tensornet_attn.rewrite.table import firings, shown
 
     document: Any
@@ -247,8 +248,9 @@ def explain(
         graph = build(loaded, causal)
         printed, document = ("", [firing.as_dict() for firing in firings(graph)]) if as_json else (shown(graph), None)
     elif decoding:
-        cache = decoding_of(build(loaded, causal))
-        printed, document = cache.to_text(), cache.as_dict()
+        graph = build(loaded, causal)
+        cache, in_cpp = decoding_of(graph), [*steps_in_cpp(graph)]
+        printed, document = "\n".join([cache.to_text(), *in_cpp]), cache.as_dict() | {"in_cpp": in_cpp}
     elif order:
         graph = build(loaded, causal)
         costs = device_named(device or costs_on_cpu(backend, options.workload_of(workload, bucket)))

@@ -14,12 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from tensornet_attn.cost.target import TRAINING
 from tensornet_attn.graph.graph import Contraction, Graph, Leg, Step, Tensor, Use
 from tensornet_attn.graph.recurrence import ONES
 from tensornet_attn.graph.visibility import lookahead
 from tensornet_attn.ir.steps import with_terms, with_uses, without
 from tensornet_attn.ops import OPS
+from tensornet_attn.plan.decoding import decoding_of
+from tensornet_attn.plan.make import plan_of
 from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
+from tensornet_attn.rewrite.hidden import hiding
+from tensornet_attn.tiles.cpp.step import position_steps
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -113,6 +118,17 @@ class _Group:
             return Stage(values, graph, inputs, reach, wide)
         places = tuple(_place(graph, outputs[value]) for value in values)
         return Stage(values, at_one, inputs, reach, wide, places)
+
+
+def steps_in_cpp(graph: Graph) -> Iterator[str]:
+    """What C++ computes in one call of a step of one position, in words; a line for each call."""
+    for stage in merged(decoding_of(graph, stepwise=True), False):
+        plan = plan_of(stage.graph, "cpp", replace(TRAINING, workload="decoding"))
+        steps = position_steps(hiding(plan.schedule, keys=True)) if stage.places else None
+        if steps is not None:
+            made = ", ".join(step.name for step in steps.results)
+            of = f"{len(steps.inside)} of {len(steps.graph.steps)} operations"
+            yield f"with a C++ library, a step computes {made} in one call: {of}"
 
 
 def _place(graph: Graph, name: str) -> int:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import tensornet_attn as ta
+from tensornet_attn.runtime.cpp import reason_against_cpp
 from tests.designs.cases import CASES
 from tests.nn.test_cache import N, chunk_of, close, compiled, decoded, drawn, made
 from tests.refusals import refusal
@@ -77,13 +78,15 @@ def test_steps_like_the_one_before(name: str, room: dict[str, int]) -> None:
                 module(x[:, 8:9].float(), cache=cache)
 
 
+BACKENDS = ["torch", pytest.param("cpp", marks=pytest.mark.skipif(bool(reason_against_cpp()), reason="no compiler"))]
 OVERWRITTEN = ["linear", "fast_weight1", "gated_deltanet", "mamba2"]
 STATEFUL = [*OVERWRITTEN, "retnet", "fmm_fast_weight1"]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", OVERWRITTEN)
-def test_a_step_overwrites_states_that_nobody_holds(name: str) -> None:
-    module = made(name)
+def test_a_step_overwrites_states_that_nobody_holds(name: str, backend: str) -> None:
+    module = made(name, backend)
     x, cache = chunk_of(module), module.new_cache()
     with torch.no_grad():
         steps = [module(x[:, i : i + 1], cache=cache) for i in range(4)]
@@ -95,11 +98,12 @@ def test_a_step_overwrites_states_that_nobody_holds(name: str) -> None:
         close(torch.cat(steps, 1), module(x))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", STATEFUL)
 @pytest.mark.parametrize("room", [{}, {"batch": 2, "max_length": N}])
-def test_a_step_changes_nothing_that_others_hold(name: str, room: dict[str, int]) -> None:
+def test_a_step_changes_nothing_that_others_hold(name: str, backend: str, room: dict[str, int]) -> None:
     """Values that a cache has shown, views of them, copies, saved states, and outputs; each between two steps."""
-    module = made(name)
+    module = made(name, backend)
     x, cache, held = chunk_of(module), module.new_cache(**room), list[tuple[torch.Tensor, torch.Tensor]]()
     with torch.no_grad():
         steps = [module(x[:, :2], cache=cache)]
@@ -115,10 +119,11 @@ def test_a_step_changes_nothing_that_others_hold(name: str, room: dict[str, int]
         close(torch.cat(steps, 1), module(x))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", STATEFUL)
 @pytest.mark.parametrize("room", [{}, {"batch": 2}])
-def test_a_step_overwrites_nothing_that_a_backward_reads(name: str, room: dict[str, int]) -> None:
-    module = made(name)
+def test_a_step_overwrites_nothing_that_a_backward_reads(name: str, backend: str, room: dict[str, int]) -> None:
+    module = made(name, backend)
     x, cache, weights = chunk_of(module), module.new_cache(**room), [*module.parameters()]
 
     def gradients(y: torch.Tensor) -> list[torch.Tensor]:

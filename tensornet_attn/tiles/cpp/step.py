@@ -24,7 +24,7 @@ from tensornet_attn.tiles.cpp.source import headed
 from tensornet_attn.tiles.cpp.values import mapped
 from tensornet_attn.tiles.program import Node
 
-LEAST = 4  # steps in a call: those of torch that take as long
+LEAST = 4  # calls of torch that take as long as this one: what a device takes for a call is in both prices
 STACK = 1 << 15  # numbers of a program that are neither operands nor results
 NORMS = {  # what is summed along the leg, and the divisor, given the sum, its number of entries and eps
     "l1norm": ("tl::abs({x})", "{sum} + {eps}"),
@@ -185,7 +185,11 @@ class _Printer:
         legs = self.graph.legs_of(name)
         strides = [self.size(legs[axis + 1 :]) for axis in range(len(legs))]
         terms = [f"b * {self.size(legs)}"] if name in batched(self.graph) else []
-        terms += [f"h{self.heads.index(leg)} * {stride}" for leg, stride in zip(legs, strides, strict=True) if leg in self.heads]
+        terms += [
+            f"h{self.heads.index(leg)} * {stride}"
+            for leg, stride in zip(legs, strides, strict=True)
+            if leg in self.heads
+        ]
         self.names[name] = f"x{place}", strides
         start = " + ".join([f"({const}real*)memory[{place}]", *terms])
         self.lines.append(f"{const}real* {'' if const else '__restrict '}x{place} = {start};")
@@ -200,7 +204,7 @@ class _Printer:
         """Loops over legs."""
         loops = [f"for (int i_{leg} = 0; i_{leg} < {self.size([leg])}; ++i_{leg})" for leg in legs]
         if loops:
-            self.lines += [*loops[:-1], f"_Pragma(\"omp simd{reduced}\")"]
+            self.lines += [*loops[:-1], f'_Pragma("omp simd{reduced}")']
         self.lines.append(f"{loops[-1] if loops else ''} {body}".strip())
 
     def step(self, step: Step) -> None:
@@ -208,7 +212,13 @@ class _Printer:
         if step.name in self.steps.overwritten:
             self.names[step.name] = self.names[self.steps.overwritten[step.name]]
         elif step.name not in self.names:
-            self.names[step.name] = f"t{len(self.names)}", [0 if leg in self.heads else self.size(within(step.legs[axis + 1 :], legs)) for axis, leg in enumerate(step.legs)]
+            self.names[step.name] = (
+                f"t{len(self.names)}",
+                [
+                    0 if leg in self.heads else self.size(within(step.legs[axis + 1 :], legs))
+                    for axis, leg in enumerate(step.legs)
+                ],
+            )
             self.lines.append(f"alignas(64) real t{len(self.names) - 1}[{self.size(legs)}];")
         target = self.at(step.use)
         if step.box is not None and step.box.kind == "map":
@@ -230,7 +240,9 @@ class _Printer:
         self.lines += [f"for (int i_{other} = 0; i_{other} < {self.size([other])}; ++i_{other})" for other in outer]
         self.lines += ["{", "real sum = 0;"]
         self.loop([leg], f"sum += {each.format(x=entry)};", " reduction(+:sum)")
-        self.lines.append(f"sum = 1 / ({divisor.format(sum='sum', size=self.size([leg]), eps=self.number(step.box.number('eps')))});")
+        self.lines.append(
+            f"sum = 1 / ({divisor.format(sum='sum', size=self.size([leg]), eps=self.number(step.box.number('eps')))});"
+        )
         self.loop([leg], f"{target} = {entry} * sum;")
         self.lines.append("}")
 
