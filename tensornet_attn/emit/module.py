@@ -172,10 +172,10 @@ def _forward(writer: Writer, observed: Graph | None) -> list[str]:
     graph, parts = writer.graph, _parts(writer.graph)
     open_forward(writer, parts.always)
     together = position_steps(graph) if writer.cpp and writer.of_one else None
-    _emit_steps(writer, together.before if together else parts.always)
-    if together:
-        emit_position(writer, together, partial(_emit_step, writer))
-        _emit_steps(writer, together.after)
+    if together is not None:
+        _emit_steps(writer, [step for step in parts.always if step not in (*together.inside, *together.after)])
+        emit_position(writer, together, partial(_emit_steps, writer))
+    _emit_steps(writer, together.after if together else parts.always)
     blocks = [] if observed else [*_shared(writer, parts.both), *_stored(writer, parts.states)]
     if observed:
         blocks.append(_Block((), [[f"return {{{', '.join(_observed(writer, observed))}}}"]]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 
 from tensornet_attn.emit.wrap import INDENT, indented, wrapped
 from tensornet_attn.emit.writer import Writer
@@ -11,31 +12,27 @@ from tensornet_attn.graph.pairs import batched
 from tensornet_attn.tiles.cpp.step import PositionSteps
 
 
-def emit_position(writer: Writer, steps: PositionSteps, emit_step: Callable[[Step], None]) -> None:
-    """Emits the call, a constant beside the class, and the text of torch; `emit_step` emits one step of it."""
-    operands = {name: writer.result(name, writer.graph.legs_of(name)) for name in steps.operands}
+def emit_position(writer: Writer, steps: PositionSteps, emit_steps: Callable[[Sequence[Step]], None]) -> None:
+    """Emits the call, a constant beside the class, and the text of torch."""
+    operands = {name: writer.result(name, steps.laid(name)) for name in steps.operands}
     writer.values |= operands
-    name, found = writer.names.fresh("position_cpp"), writer.names.fresh("found")
-    text, places = steps.text.strip(), {operand: place for place, operand in enumerate(steps.operands)}
-    counts = (f"({operand in batched(writer.graph)}, {steps.count(operand)})" for operand in steps.operands)
-    made = (str(places.get(steps.overwritten.get(step.name, ""), steps.sizes(step.name))) for step in steps.results)
-    rank = len(writer.graph.legs_of(steps.operands[0]))
+    counts = [(name in batched(writer.graph), prod(steps.sizes(steps.laid(name)))) for name in operands]
+    new = [[*steps.sizes(steps.laid(step.name))] for step in steps.made]
+    places = {name: place for place, name in enumerate(operands)}
+    results = [places.get(writer.overwrites.get(s.name, ""), size) for s, size in zip(steps.made, new, strict=True)]
+    name, text = writer.names.fresh("position_cpp"), steps.text().strip()
+    rank = len(steps.laid(steps.operands[0]))
     writer.native.append(text)
     writer.functions |= {
-        f'{name} = CppPosition(\n    r"""\n{text}\n""",\n    {rank},\n    ({", ".join(counts)},),\n'
-        f"    ({', '.join(made)},),\n)"
+        f'{name} = CppPosition(\n    r"""\n{text}\n""",\n    {rank},\n    {counts},\n    {results},\n)'
     }
-    inside, groups, writer.groups = {step.name for step in steps.inside}, writer.groups, [[]]
-    for step in steps.inside:
-        emit_step(step)
-    values = {step.name: writer.result(step.name, step.legs) for step in steps.results}
-    writer.values = {key: value for key, value in writer.values.items() if key not in inside} | values
-    results = [value.text for value in values.values()]
-    torch = [row for group in writer.groups for line in group for row in wrapped(line, 3 * len(INDENT))]
-    writer.groups = [*groups, [
-        f"{found} = {name}({', '.join(value.text for value in operands.values())})",
-        f"if {found} is None:",
-        *indented(torch),
-        "else:",
-        *indented([f"{', '.join(results)}{',' * (len(results) == 1)} = {found}"]),
-    ], []]  # fmt: skip
+    found, groups, writer.groups = writer.names.fresh("found"), writer.groups, [[]]
+    emit_steps(steps.inside)
+    made = {step.name: writer.result(step.name, steps.laid(step.name)) for step in steps.made}
+    lines = [row for group in writer.groups for line in group for row in wrapped(line, 3 * len(INDENT))]
+    values = ", ".join(value.text for value in made.values())
+    call = f"{found} = {name}({', '.join(value.text for value in operands.values())})"
+    branches = [f"if {found} is None:", *indented(lines), "else:", f"{INDENT}[{values}] = {found}"]
+    writer.groups = [*groups, [call, *branches], []]
+    inside = {step.name for step in steps.inside}
+    writer.values = {key: value for key, value in writer.values.items() if key not in inside} | made

@@ -126,7 +126,7 @@ def steps_in_cpp(graph: Graph) -> Iterator[str]:
         plan = plan_of(stage.graph, "cpp", replace(TRAINING, workload="decoding"))
         steps = position_steps(hiding(plan.schedule, keys=True)) if stage.places else None
         if steps is not None:
-            made = ", ".join(step.name for step in steps.results)
+            made = ", ".join(step.name for step in steps.made)
             of = f"{len(steps.inside)} of {len(steps.graph.steps)} operations"
             yield f"with a C++ library, a step computes {made} in one call: {of}"
 

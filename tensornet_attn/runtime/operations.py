@@ -43,10 +43,7 @@ def is_plain(tensors) -> bool:
     if torch.autograd.forward_ad._current_level >= 0:
         return False
     plain, batched = (torch.Tensor, torch.nn.Parameter), torch._C._functorch.is_legacy_batchedtensor
-    for x in tensors:  # each call of a kernel asks: `all` would take half as long again
-        if x is not None and (type(x) not in plain or x.is_meta or x.is_neg() or batched(x)):
-            return False
-    return True
+    return all(x is None or (type(x) in plain and not x.is_meta and not x.is_neg() and not batched(x)) for x in tensors)
 
 
 def for_each_gradient(backward, gradient: torch.Tensor) -> list[torch.Tensor]:

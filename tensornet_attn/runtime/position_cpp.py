@@ -16,9 +16,9 @@ class CppPosition:
     `results`: the sizes of legs of each result, or the number of the operand whose memory it takes.
     """
 
-    def __init__(self, text: str, rank: int, operands: tuple, results: tuple):
+    def __init__(self, text: str, rank: int, operands: list, results: list):
         self.text, self.rank, self.operands, self.results = text.strip(), rank, operands, results
-        self.pointers = ctypes.c_void_p * (len(operands) + sum(isinstance(result, tuple) for result in results))
+        self.pointers = ctypes.c_void_p * (len(operands) + sum(isinstance(result, list) for result in results))
         self.functions: dict = {}  # by dtype, None if there is none
 
     def __call__(self, *tensors: Tensor) -> list[Tensor] | None:
@@ -27,22 +27,22 @@ class CppPosition:
             return None
         first, sizes = tensors[0], [x.numel() for x in tensors]
         dtype, count = first.dtype, sizes[0] // self.operands[0][1]
-        alike = all([x.dtype == dtype and x.is_cpu for x in tensors])
-        if not alike or sizes != [count * size if batched else size for batched, size in self.operands]:
+        others = [x for x in tensors if x.dtype != dtype or not x.is_cpu]
+        if others or sizes != [count * size if batched else size for batched, size in self.operands]:
             return None
         if dtype not in self.functions:
             kind = str(dtype).removeprefix("torch.")
             library = cpp_library(self.text, kind) if kind in CPP_REALS else None
             self.functions[dtype] = library and library.position
-        function, places = self.functions[dtype], [x if x.is_contiguous() else x.contiguous() for x in tensors]
-        written = [result for result in self.results if not isinstance(result, tuple)]
-        if function is None or any([places[place] is not tensors[place] for place in written]):
-            return None
-        batch = first.shape[: first.ndim - self.rank]
-        results = []
+        places, results = [x if x.is_contiguous() else x.contiguous() for x in tensors], []
         for result in self.results:
-            new = isinstance(result, tuple)
-            results.append(first.new_empty((*batch, *result)) if new else tensors[result])
-            places += results[-1:] if new else []
-        function(ctypes.c_long(count), torch.get_num_threads(), self.pointers(*[x.data_ptr() for x in places]))
+            if isinstance(result, list):
+                results.append(first.new_empty((*first.shape[: first.ndim - self.rank], *result)))
+                places.append(results[-1])
+            elif places[result] is tensors[result]:
+                results.append(tensors[result])
+        if self.functions[dtype] is None or len(results) < len(self.results):  # a state is not in rows
+            return None
+        pointers = self.pointers(*[x.data_ptr() for x in places])
+        self.functions[dtype](ctypes.c_long(count), torch.get_num_threads(), pointers)
         return results

@@ -14,20 +14,11 @@ from tensornet_attn.nn.module import CompiledDesign
 from tensornet_attn.plan.stages import steps_in_cpp
 from tensornet_attn.runtime.cpp import reason_against_cpp
 from tensornet_attn.runtime.position_cpp import CppPosition
-from tensornet_attn.tiles.cpp.step import NORMS
 from tests.nn.test_cache import N, chunk_of, close, decoded, made
 
 needs_compiler = pytest.mark.skipif(bool(reason_against_cpp()), reason="there is no C++ compiler")
 # One state, sums, erased states, decays by head and by feature, no shared head, powers, a stage of its own.
 FORMS = ["linear", "fast_weight1", "gated_deltanet", "gla", "mamba2", "based", "fmm_fast_weight1"]
-NORMED = """
-tensornet: 1
-name: normed
-extends: linear
-diagram:
-  qn: {KIND: d, eps: 0.5, of: Q}
-  phiQ: {map: tanh, of: qn}
-"""
 
 
 class Counted:
@@ -60,18 +51,6 @@ def test_steps_are_those_of_torch(name: str, monkeypatch: pytest.MonkeyPatch) ->
         single = decoded(module, x.float(), [1] * N)
         torch.testing.assert_close(single.double(), plain(x), rtol=1e-4, atol=1e-4)
     assert calls.torch == 0
-
-
-@needs_compiler
-@pytest.mark.parametrize("kind", NORMS)
-def test_norms_are_those_of_torch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = NORMED.replace("KIND", kind)
-    torch.manual_seed(0)
-    module = ta.compile(text, "cpp", causal=True).double().eval()
-    x, calls = chunk_of(module), Counted(monkeypatch, module)
-    with torch.no_grad():
-        close(decoded(module, x, [1] * N), module(x))
-    assert calls.cpp == N - 1
 
 
 def _step(module: CompiledDesign, *inputs: torch.Tensor) -> list[torch.Tensor]:

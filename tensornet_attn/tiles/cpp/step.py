@@ -7,17 +7,15 @@ A step of decoding of few sequences is mostly calls; here, all steps in braces a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
-from tensornet_attn.graph.attention import behind
+from tensornet_attn.graph.attention import ahead, behind
 from tensornet_attn.graph.diagram import size_of
-from tensornet_attn.graph.graph import Graph, Step, Tensor, Use, cached
+from tensornet_attn.graph.graph import Graph, Step, Use, cached
 from tensornet_attn.graph.pairs import batched, overwrites, summed
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
-from tensornet_attn.ir.steps import within, without
+from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.tiles.cpp.source import headed
@@ -25,238 +23,155 @@ from tensornet_attn.tiles.cpp.values import mapped
 from tensornet_attn.tiles.program import Node
 
 LEAST = 4  # calls of torch that take as long as this one: what a device takes for a call is in both prices
-STACK = 1 << 15  # numbers of a program that are neither operands nor results
-NORMS = {  # what is summed along the leg, and the divisor, given the sum, its number of entries and eps
-    "l1norm": ("tl::abs({x})", "{sum} + {eps}"),
-    "l2norm": ("{x} * {x}", "tl::sqrt({sum}) + {eps}"),
-    "rmsnorm": ("{x} * {x}", "tl::sqrt({sum} / {size} + {eps})"),
+NORMS = {  # what is summed along the leg, and the divisor
+    "l1norm": ("tl::abs({x})", "sum + {eps}"),
+    "l2norm": ("{x} * {x}", "tl::sqrt(sum) + {eps}"),
+    "rmsnorm": ("{x} * {x}", "tl::sqrt(sum / {size} + {eps})"),
 }
+STACK = 1 << 15  # numbers of a program that are neither operands nor results
+FUNCTION = """extern "C" void position(long count, int threads, void* const* memory) {
+  #pragma omp parallel num_threads(threads) if(threads > 1)
+  {
+    Flush flush;
+    #pragma omp for
+    for (long p = 0; p < count * @HEADS@; ++p) {
+      @BODY@
+    }
+  }
+}
+"""
 
 
 @dataclass(frozen=True)
 class PositionSteps:
-    """Steps of a graph of one position that run in one call: `before` it run others, and `after` it those of its results.
+    """Steps of a graph of one position that run in one call, in programs of one of all `heads`.
 
-    `heads`: the legs of its programs.
+    `operands`: what they read, states first; `made`: those that others read, and the new states. `after`: the steps
+    that read these. Tensors have heads first.
     """
 
     graph: Graph
     heads: Legs
-    before: tuple[Step, ...]
     inside: tuple[Step, ...]
     after: tuple[Step, ...]
+    operands: tuple[str, ...]
+    made: tuple[Step, ...]
 
-    @cached_property
-    def overwritten(self) -> dict[str, str]:
-        return overwrites(self.graph)
+    def laid(self, name: str) -> Legs:
+        """The legs of a tensor as the C++ has them."""
+        legs = self.graph.legs_of(name)
+        return (*self.heads, *without(legs, *self.heads)) if self.heads and {*self.heads} <= {*legs} else legs
 
-    @cached_property
-    def operands(self) -> tuple[str, ...]:
-        """What the steps inside read, states first: they have batch dimensions."""
-        made = {step.name for step in self.inside}
-        read = dict.fromkeys(use.name for step in self.inside for use in step.uses if use.name not in made)
-        return tuple(sorted(read, key=lambda name: name not in states_of(self.graph)))
+    def sizes(self, legs: Legs) -> tuple[int, ...]:
+        return tuple(size_of(self.graph, leg) or 1 for leg in legs)
 
-    @cached_property
-    def results(self) -> tuple[Step, ...]:
-        """The steps inside that others read, and the new states."""
-        read = {use.name for step in (*self.before, *self.after) for use in step.uses} | {*self.graph.results}
-        return tuple(step for step in self.inside if step.name in read)
-
-    def sizes(self, name: str) -> tuple[int, ...]:
-        return tuple(size_of(self.graph, leg) or 1 for leg in self.graph.legs_of(name))
-
-    def count(self, name: str) -> int:
-        return prod(self.sizes(name))
-
-    @cached_property
     def text(self) -> str:
-        """The function `position(count, threads, memory)`, with pointers to the operands, then to results that are new."""
-        return headed() + _Printer(self).text()
+        """The function `position(count, threads, memory)`: pointers to operands, then to results with memory of their
+        own."""
+        overwritten, lines = overwrites(self.graph), list[str]()
+        outside = (*self.operands, *(step.name for step in self.made if step.name not in overwritten))
+        heads, variables = prod(self.sizes(self.heads)), {name: f"x{place}" for place, name in enumerate(outside)}
+        for place, name in enumerate(outside):
+            legs, writes = self.graph.legs_of(name), place >= len(self.operands) or name in overwritten.values()
+            one = "p" if name in batched(self.graph) else f"p % {heads}"
+            start = f"({one if {*self.heads} <= {*legs} else one[:1] + f' / {heads}'}) * {self.inner(legs)}"
+            start = "0" if name not in batched(self.graph) and not {*self.heads} <= {*legs} else start
+            lines.append(f"real* {'__restrict ' * writes}x{place} = (real*)memory[{place}] + {start};")
+        for step in self.inside:
+            if step.name not in variables:
+                variables[step.name] = variables.get(overwritten.get(step.name, ""), f"t{len(variables)}")
+            if variables[step.name].startswith("t"):
+                lines.append(f"alignas(64) real {variables[step.name]}[{self.inner(step.legs)}];")
+            lines += self.lines(step, variables)
+        return headed() + FUNCTION.replace("@HEADS@", str(heads)).replace("@BODY@", "\n      ".join(lines))
 
+    def inner(self, legs: Legs) -> int:
+        return prod(self.sizes(without(legs, *self.heads)))
 
-def states_of(graph: Graph) -> dict[str, Tensor]:
-    """The old states, by name."""
-    return {tensor.name: tensor for tensor in graph.of_role("input") if tensor.update}
+    def lines(self, step: Step, variables: dict[str, str]) -> list[str]:
+        """The loops of a step. A sum of products has the last leg of its largest factor innermost."""
+
+        def at(use: Use) -> str:
+            legs = without(use.legs, *self.heads)
+            own = without(self.graph.legs_of(use.name), *self.heads)
+            terms = [f"i_{leg} * {self.inner(own[axis + 1 :])}" for axis, leg in enumerate(legs)]
+            return f"{variables[use.name]}[{' + '.join(terms) or '0'}]"
+
+        def loop(legs: Legs, body: str, simd: bool = True) -> list[str]:
+            loops = [f"for (int i_{leg} = 0; i_{leg} < {self.inner((leg,))}; ++i_{leg})" for leg in legs]
+            return [*loops[:-1], *['_Pragma("omp simd")'] * (simd and bool(loops)), *loops[-1:], body]
+
+        def number(tree: Arith) -> str:
+            return f"real({float(evaluate(tree, self.graph.values))!r})"
+
+        legs, inner, target = without(step.legs, *self.heads), summed(step), at(step.use)
+        if step.box is not None and step.box.kind in NORMS:
+            leg, x, eps = (str(step.box.leg),), at(step.box.of), number(step.box.number("eps"))
+            each, divisor = (text.format(x=x, eps=eps, size=self.inner(leg)) for text in NORMS[step.box.kind])
+            sums = [*loop(without(legs, *leg), "{ real sum = 0;", False), *loop(leg, f"sum += {each};", False)]
+            return [*sums, f"sum = {divisor};", *loop(leg, f"{target} = sum == 0 ? 0 : {x} / sum;"), "}"]
+        if step.box is not None:
+            node = Node("map", (), (), step.name, (row(step.box).name,))
+            return loop(legs, f"{target} = {mapped(node, [at(step.box.of), *map(number, arguments(step.box))])};")
+        terms = " + ".join(" * ".join([number(term.coefficient), *map(at, term.factors)]) for term in step.terms)
+        if not inner:
+            return loop(legs, f"{target} = {terms};")
+        last = max(step.uses, key=lambda use: self.inner(use.legs)).legs[-1]
+        order = (*without((*legs, *inner), last), last)
+        return [*loop(legs, f"{target} = 0;"), *loop(order, f"{target} += {terms};", last in legs)]
 
 
 @cached
 def position_steps(graph: Graph) -> PositionSteps | None:
     """The steps that one call computes; None if there are none, or so few that torch takes no longer."""
-    states = sorted(states_of(graph).values(), key=lambda tensor: -len(tensor.legs))
-    if not states or any(graph.leg[leg].sequence for tensor in graph.tensors for leg in tensor.legs):
+    states = [tensor for tensor in graph.of_role("input") if tensor.update]
+    if not states or any(size_of(graph, leg) is None for tensor in graph.tensors for leg in tensor.legs):
         return None
-    first, mixed = states[0], {step.box.leg for step in graph.steps if step.box is not None}
-    mixed |= {leg for step in graph.steps if batched(graph) >= _names(step) for leg in summed(step)}
-    heads = within(first.legs, {leg for leg in first.legs if all(leg in state.legs for state in states)} - mixed)
-    heads = heads[:-1] if heads == first.legs else heads
-    behind_states, blocked, apart = {state.name for state in states}, set[str](), set[str]()
-    for step in graph.steps:
-        read, fits = _names(step), _fits(graph, step, heads)
-        if read & behind_states:
-            behind_states.add(step.name)
-            if not fits or read & blocked:
-                blocked.add(step.name)
-        elif not fits:
-            apart.add(step.name)
-    without_states = behind(graph, [*apart])
-    inside = {step.name for step in graph.steps} - blocked - without_states
-    for step in reversed(graph.steps):  # what weights alone give stays outside if others read it
-        outside = any(reader.name not in inside for reader, _ in graph.readers.get(step.name, ()))
-        if step.name not in batched(graph) and (outside or step.name in graph.results):
-            inside -= behind(graph, [step.name])
-    if not overwrites(graph).keys() <= inside or len(inside) < LEAST or inside.isdisjoint(behind_states):
+    products = (step for step in graph.steps if batched(graph) >= step.reads)
+    mixed, heads = {leg for step in products for leg in summed(step)}, max((one.legs for one in states), key=len)[:-1]
+    values = [one.legs for one in (*graph.tensors, *graph.steps)]
+    while heads and not (
+        mixed.isdisjoint(heads)
+        and all(state.legs[: len(heads)] == heads for state in states)
+        and all({*heads} & {*legs} in (set(), {*heads}) for legs in values)
+    ):
+        heads = heads[:-1]
+    misfits = {step.name for step in graph.steps if not _fits(graph, step, heads)}
+    reached = ahead(graph.steps, {state.name for state in states})
+    after = ahead(graph.steps, misfits & reached)
+    inside = {step.name for step in graph.steps} - after - behind(graph, misfits - reached)
+    steps = tuple(step for step in graph.steps if step.name in inside)
+    own = [step.legs for step in steps if step.name not in overwrites(graph)]
+    if len(steps) < LEAST or not inside >= overwrites(graph).keys() or inside.isdisjoint(reached):
         return None
-    own = (without(graph.legs_of(name), *heads) for name in inside - {*overwrites(graph)})
-    if sum(prod(size_of(graph, leg) or 1 for leg in legs) for legs in own) > STACK:
-        return None
-    places = [[step for step in graph.steps if test(step.name)] for test in (
-        lambda name: name not in inside | blocked, inside.__contains__, blocked.__contains__
-    )]  # fmt: skip
-    return PositionSteps(graph, heads, *map(tuple, places))
+    read = dict.fromkeys(use.name for step in steps for use in step.uses if use.name not in inside)
+    made = tuple(
+        step
+        for step in steps
+        if step.name in graph.results
+        or any(reader.name not in inside for reader, _ in graph.readers.get(step.name, ()))
+    )
+    operands = sorted(read, key=lambda name: all(name != state.name for state in states))
+    last = tuple(step for step in graph.steps if step.name in after)
+    found = PositionSteps(graph, heads, steps, last, tuple(operands), made)
+    return found if sum(map(found.inner, own)) <= STACK else None
 
 
 def _fits(graph: Graph, step: Step, heads: Legs) -> bool:
     """Whether the steps of a head can have this one: it neither mixes heads nor multiplies by a matrix of weights."""
-    legs = {leg for use in step.uses for leg in (*use.legs, *graph.legs_of(use.name))} | {*step.legs}
-    renamed = (pair for use in step.uses for pair in zip(use.legs, graph.legs_of(use.name), strict=True))
-    if any(size_of(graph, leg) is None for leg in legs) or any(a != b and {a, b} & {*heads} for a, b in renamed):
+    numbers = [term.coefficient for term in step.terms] if step.box is None else []
+    if step.box is not None and step.box.function is not None and row(step.box).triton:
+        numbers = [*arguments(step.box)]
+    elif step.box is not None and step.box.kind in NORMS and step.box.leg in without(step.legs, *heads):
+        numbers = [step.box.number("eps")]
+    elif step.contraction is None or (summed(step) and (len(step.terms) > 1 or not step.reads <= batched(graph))):
         return False
-    if step.box is not None:
-        kind, norm = step.box.kind, step.box.leg in without(step.legs, *heads)
-        maps = kind == "map" and bool(row(step.box).triton) and _known(graph, arguments(step.box))
-        return maps or (kind in NORMS and norm and _known(graph, [step.box.number("eps")]))
-    if step.contraction is None or not _known(graph, [term.coefficient for term in step.terms]):
-        return False
-    products = len(step.terms) == 1 and batched(graph) >= _names(step)
-    return not summed(step) or (products and summed(step).isdisjoint(heads))
-
-
-def _names(step: Step) -> set[str]:
-    return {use.name for use in step.uses}
-
-
-def _known(graph: Graph, numbers: Iterable[Arith]) -> bool:
-    return all(name.name in graph.values for number in numbers for name in names(number))
-
-
-class _Printer:
-    """Prints the steps. `names`: the C++ variable of each value, and the steps between entries of its own legs."""
-
-    def __init__(self, steps: PositionSteps):
-        self.steps, self.graph, self.heads = steps, steps.graph, steps.heads
-        self.names, self.lines = dict[str, tuple[str, list[int]]](), list[str]()
-
-    def size(self, legs: Iterable[str]) -> int:
-        return prod(size_of(self.graph, leg) or 1 for leg in legs)
-
-    def number(self, tree: Arith) -> str:
-        return f"real({float(evaluate(tree, self.graph.values))!r})"
-
-    def text(self) -> str:
-        overwritten = self.steps.overwritten
-        for place, name in enumerate(self.steps.operands):
-            self.outside(name, place, "" if name in overwritten.values() else "const ")
-        new = [step.name for step in self.steps.results if step.name not in overwritten]
-        for place, name in enumerate(new, len(self.steps.operands)):
-            self.outside(name, place, "")
-        for step in self.steps.inside:
-            self.step(step)
-        heads, index = [], "p"
-        for place, leg in reversed([*enumerate(self.heads)]):
-            size = self.size([leg])
-            heads.append(f"const long h{place} = {index} % {size};")
-            index = f"({index} / {size})"
-        body = "\n".join(f"      {line}" for line in [*heads, f"const long b = {index};", *self.lines])
-        return f"""extern "C" void position(long count, int threads, void* const* memory) {{
-  #pragma omp parallel num_threads(threads) if(threads > 1)
-  {{
-    Flush flush;
-    #pragma omp for
-    for (long p = 0; p < count * {self.size(self.heads)}; ++p) {{
-{body}
-    }}
-  }}
-}}
-"""
-
-    def outside(self, name: str, place: int, const: str) -> None:
-        """The pointer to a head of a tensor."""
-        legs = self.graph.legs_of(name)
-        strides = [self.size(legs[axis + 1 :]) for axis in range(len(legs))]
-        terms = [f"b * {self.size(legs)}"] if name in batched(self.graph) else []
-        terms += [
-            f"h{self.heads.index(leg)} * {stride}"
-            for leg, stride in zip(legs, strides, strict=True)
-            if leg in self.heads
-        ]
-        self.names[name] = f"x{place}", strides
-        start = " + ".join([f"({const}real*)memory[{place}]", *terms])
-        self.lines.append(f"{const}real* {'' if const else '__restrict '}x{place} = {start};")
-
-    def at(self, use: Use) -> str:
-        """An entry of a value."""
-        variable, strides = self.names[use.name]
-        terms = [f"i_{leg} * {stride}" for leg, stride in zip(use.legs, strides, strict=True) if leg not in self.heads]
-        return f"{variable}[{' + '.join(terms) or '0'}]"
-
-    def loop(self, legs: Iterable[str], body: str, reduced: str = "") -> None:
-        """Loops over legs."""
-        loops = [f"for (int i_{leg} = 0; i_{leg} < {self.size([leg])}; ++i_{leg})" for leg in legs]
-        if loops:
-            self.lines += [*loops[:-1], f'_Pragma("omp simd{reduced}")']
-        self.lines.append(f"{loops[-1] if loops else ''} {body}".strip())
-
-    def step(self, step: Step) -> None:
-        legs = without(step.legs, *self.heads)
-        if step.name in self.steps.overwritten:
-            self.names[step.name] = self.names[self.steps.overwritten[step.name]]
-        elif step.name not in self.names:
-            self.names[step.name] = (
-                f"t{len(self.names)}",
-                [
-                    0 if leg in self.heads else self.size(within(step.legs[axis + 1 :], legs))
-                    for axis, leg in enumerate(step.legs)
-                ],
-            )
-            self.lines.append(f"alignas(64) real t{len(self.names) - 1}[{self.size(legs)}];")
-        target = self.at(step.use)
-        if step.box is not None and step.box.kind == "map":
-            values = [self.at(step.box.of), *map(self.number, arguments(step.box))]
-            self.loop(legs, f"{target} = {mapped(Node('map', (), (), step.name, (row(step.box).name,)), values)};")
-        elif step.box is not None:
-            self.norm(step, legs, target)
-        elif inner := summed(step):
-            self.product(step, legs, inner, target)
-        else:
-            terms = [" * ".join([self.number(term.coefficient), *map(self.at, term.factors)]) for term in step.terms]
-            self.loop(legs, f"{target} = {' + '.join(terms)};")
-
-    def norm(self, step: Step, legs: Legs, target: str) -> None:
-        assert step.box is not None
-        leg, entry = str(step.box.leg), self.at(step.box.of)
-        each, divisor = NORMS[step.box.kind]
-        outer = without(legs, leg)
-        self.lines += [f"for (int i_{other} = 0; i_{other} < {self.size([other])}; ++i_{other})" for other in outer]
-        self.lines += ["{", "real sum = 0;"]
-        self.loop([leg], f"sum += {each.format(x=entry)};", " reduction(+:sum)")
-        self.lines.append(
-            f"sum = 1 / ({divisor.format(sum='sum', size=self.size([leg]), eps=self.number(step.box.number('eps')))});"
-        )
-        self.loop([leg], f"{target} = {entry} * sum;")
-        self.lines.append("}")
-
-    def product(self, step: Step, legs: Legs, inner: frozenset[str], target: str) -> None:
-        """A sum of products, along the last leg of the largest factor in the innermost loop."""
-        (term,) = step.terms
-        product = " * ".join([self.number(term.coefficient), *map(self.at, term.factors)])
-        last = max(term.factors, key=lambda use: self.size(use.legs)).legs[-1]
-        order = (*without(legs, last), *without(inner, last))
-        self.loop(legs, f"{target} = 0;")
-        if last in legs:
-            self.loop((*order, last), f"{target} += {product};")
-            return
-        self.lines += [f"for (int i_{leg} = 0; i_{leg} < {self.size([leg])}; ++i_{leg})" for leg in order]
-        self.lines += ["{", "real sum = 0;"]
-        self.loop([last], f"sum += {product};", " reduction(+:sum)")
-        self.lines += [f"{target} += sum;", "}"]
+    turned = {
+        leg
+        for use in step.uses
+        for a, b in zip(use.legs, graph.legs_of(use.name), strict=True)
+        for leg in {a, b}
+        if a != b
+    }
+    known = all(name.name in graph.values for number in numbers for name in names(number))
+    return step.name in batched(graph) and known and (turned | summed(step)).isdisjoint(heads)
