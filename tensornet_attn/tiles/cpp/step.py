@@ -129,7 +129,7 @@ def position_steps(graph: Graph) -> PositionSteps | None:
         return None
     products = (step for step in graph.steps if batched(graph) >= step.reads)
     mixed, heads = {leg for step in products for leg in summed(step)}, max((one.legs for one in states), key=len)[:-1]
-    values = [one.legs for one in (*graph.tensors, *graph.steps)]
+    values = [*(tensor.legs for tensor in graph.tensors), *(step.legs for step in graph.steps)]
     while heads and not (
         mixed.isdisjoint(heads)
         and all(state.legs[: len(heads)] == heads for state in states)
