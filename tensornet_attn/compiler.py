@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from ctypes import CDLL
 from dataclasses import replace
 from functools import cached_property, partial
@@ -270,18 +271,24 @@ def warm(
 ) -> list[Path]:
     """Compiles the C++ kernels of a design into the cache, where `backend="auto"` finds them, and returns their files.
 
-    They are compared with the reference in float64. An empty list: the plan has none. `dtype`: float32, float64,
-    bfloat16 or float16; `wanted`: options as in `compile`, on a CPU. Raises DesignError, and InputError with the
-    compiler's first error, or with the path of a report if the results of the kernels are wrong.
+    They are compared with the reference in float64. Those of steps of decoding are for float32 and float64. An empty
+    list: the plan has none. `dtype`: float32, float64, bfloat16 or float16; `wanted`: options as in `compile`, on a
+    CPU. Raises DesignError, and InputError with the compiler's first error, or with the path of a report if the
+    results of the kernels are wrong.
     """
-    from tensornet_attn.runtime.cpp import CPP_DTYPES, cpp_stored
+    from tensornet_attn.plan.stages import plans_in_cpp
+    from tensornet_attn.runtime.cpp import CPP_DTYPES, CPP_REALS, cpp_stored
 
     if dtype not in CPP_DTYPES:
         raise InputError(f"there are no C++ kernels for dtype '{dtype}'; {nearest(dtype, CPP_DTYPES)}")
-    plan = plan_of(build(_design(design), causal), "cpp", target_on_cpu("cpp", wanted))
-    sources = _native(plan)
-    if sources and (reasons := _against_cpp(dtype, plan)):
-        raise InputError(f"{plan.graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
+    graph = build(_design(design), causal)
+    plans = [plan_of(graph, "cpp", target_on_cpu("cpp", wanted))]
+    with suppress(InputError):  # no cache is possible
+        plans += plans_in_cpp(graph) if dtype in CPP_REALS else ()
+    for plan in plans:
+        if _native(plan) and (reasons := _against_cpp(dtype, plan)):
+            raise InputError(f"{graph.name}: C++ kernels cannot be used: {'; '.join(reasons)}")
+    sources = [source for plan in plans for source in _native(plan)]
     return [path for source in sources if (path := cpp_stored(source, CPP_DTYPES[dtype])) is not None]
 
 
@@ -348,7 +355,8 @@ def compile(
     graph = build(design, causal)
     planned = partial(_verified if verify_kernels else _planned, graph, backend, current(wanted))
     replan = planned if backend == "auto" else None
-    module = CompiledDesign(design, planned(device, dtype), _realise, device, dtype, replan)
+    realise = partial(_realise, compiles=backend != "auto")
+    module = CompiledDesign(design, planned(device, dtype), realise, device, dtype, replan)
     for doubt in doubts_of_float16(graph, module.plan.schedule) if str(dtype) == "torch.float16" else ():
         warn(doubt, stacklevel=caller())
     if tune:
@@ -490,8 +498,8 @@ def module_of(design: spec.Design, plan: Plan) -> CompiledDesign:
     return CompiledDesign(design, plan, _realise)
 
 
-def _realise(design: spec.Design, plan: Plan) -> Executable:
-    """The source of a plan and the function that runs it."""
+def _realise(design: spec.Design, plan: Plan, compiles: bool = True) -> Executable:
+    """The source of a plan and the function that runs it; `compiles`: also the C++ of a step of decoding."""
     from tensornet_attn.nn.executable import Executable
     from tensornet_attn.nn.runs import emitted_run
     from tensornet_attn.reference import evaluate, reference_run
@@ -500,12 +508,16 @@ def _realise(design: spec.Design, plan: Plan) -> Executable:
         return Executable("", reference_run, evaluate)
     emitted = _emitted(design, plan)
     compare_before_use(plan, emitted.native)
+    compiled = True
     if emitted.native and plan.graph.also:  # a step of decoding: its first call does not wait
         import torch
 
-        _against_cpp(str(torch.get_default_dtype()).removeprefix("torch."), plan)
+        dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+        compiled = compiles or _in_cache(dtype, plan)
+        if compiles:
+            _against_cpp(dtype, plan)
     run = emitted_run(emitted.source, emitted.class_name, plan, plan.backend == "inductor")
-    return Executable(emitted.source, run, evaluate)
+    return Executable(emitted.source, run, evaluate, compiled)
 
 
 def _emitted(design: spec.Design, plan: Plan, alone: bool = False) -> Emitted:

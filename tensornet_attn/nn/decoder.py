@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tensornet_attn.cost.devices import GENERIC
+from tensornet_attn.cost.target import Target
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import overwrites
 from tensornet_attn.nn.cache import Cache
@@ -25,6 +26,10 @@ from tensornet_attn.runtime.precision import rounded_to, wide_dtype
 Tensor = torch.Tensor
 _serials = count()
 _plans: Plans[Plan] = Plans(most=1024)  # keyed by content: equal layers share their plans
+
+
+def _stage_plan(graph: Graph, backend: str, target: Target) -> Plan:
+    return _plans.get((graph.to_text(), backend, target), partial(make_plan, graph, backend, target))
 
 
 class Decoder:
@@ -165,11 +170,12 @@ class Decoder:
         measured = parent.target.device.measured and workload == "decoding"  # but with many queries
         device = GENERIC if measured else parent.target.device
         target = replace(parent.target, workload=workload, device=device, n=None, m=None, memory=None)
-        in_torch = parent.backend == "cpp" and not stage.places  # else it has the states of one position
-        backend = "torch" if in_torch else parent.backend
-        plan_stage = partial(make_plan, stage.graph, backend, target)
-        plan = _plans.get((stage.graph.to_text(), backend, target), plan_stage)
-        graph = stage.graph
+        graph, in_torch = stage.graph, parent.backend == "cpp" and not stage.places  # else: states of one position
+        plan = _stage_plan(graph, "torch" if in_torch else parent.backend, target)
+        executable = make(plan)
+        if not executable.compiled:
+            plan = _stage_plan(graph, "torch", target)
+            executable = make(plan)
         inputs = tuple(
             _Input(
                 operand.how,
@@ -185,7 +191,6 @@ class Decoder:
             for legs in [graph.legs_of(operand.name)]
         )
         legs, once = (graph.query, str(graph.key)), stage.values[0] in self._kept
-        executable = make(plan)
         renewed = {*overwrites(plan.schedule).values()} if executable.source else ()
         states = frozenset(source.value_name for source in stage.inputs if source.name in renewed)
         places = stage.places or (0,) * len(stage.values)

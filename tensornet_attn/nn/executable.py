@@ -33,3 +33,4 @@ class Executable:
     source: str
     run: Run
     evaluate: Callable[..., dict[str, Tensor]]
+    compiled: bool = True  # False: C++ is neither in the cache nor to be compiled

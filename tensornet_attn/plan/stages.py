@@ -23,6 +23,7 @@ from tensornet_attn.ops import OPS
 from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import plan_of
 from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
+from tensornet_attn.plan.plan import Plan
 from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.cpp.step import position_steps
 
@@ -120,11 +121,17 @@ class _Group:
         return Stage(values, at_one, inputs, reach, wide, places)
 
 
+def plans_in_cpp(graph: Graph) -> Iterator[Plan]:
+    """The plans of steps of one position that overwrite states, with C++."""
+    for stage in merged(decoding_of(graph, stepwise=True), False):
+        if stage.places:
+            yield plan_of(stage.graph, "cpp", replace(TRAINING, workload="decoding"))
+
+
 def steps_in_cpp(graph: Graph) -> Iterator[str]:
     """What C++ computes in one call of a step of one position, in words; a line for each call."""
-    for stage in merged(decoding_of(graph, stepwise=True), False):
-        plan = plan_of(stage.graph, "cpp", replace(TRAINING, workload="decoding"))
-        steps = position_steps(hiding(plan.schedule, keys=True)) if stage.places else None
+    for plan in plans_in_cpp(graph):
+        steps = position_steps(hiding(plan.schedule, keys=True))
         if steps is not None:
             made = ", ".join(step.name for step in steps.made)
             of = f"{len(steps.inside)} of {len(steps.graph.steps)} operations"
