@@ -17,22 +17,22 @@ def emit_position(writer: Writer, steps: PositionSteps, emit_steps: Callable[[Se
     operands = {name: writer.result(name, steps.laid(name)) for name in steps.operands}
     writer.values |= operands
     counts = [(name in batched(writer.graph), prod(steps.sizes(steps.laid(name)))) for name in operands]
-    new = [[*steps.sizes(steps.laid(step.name))] for step in steps.made]
+    new = [[*steps.sizes(steps.laid(step.name))] for step in steps.results]
     places = {name: place for place, name in enumerate(operands)}
-    results = [places.get(writer.overwrites.get(s.name, ""), size) for s, size in zip(steps.made, new, strict=True)]
+    results = [places.get(writer.overwrites.get(s.name, ""), size) for s, size in zip(steps.results, new, strict=True)]
     name, text = writer.names.fresh("position_cpp"), steps.text().strip()
     rank = len(steps.laid(steps.operands[0]))
     writer.native.append(text)
     writer.functions |= {
         f'{name} = CppPosition(\n    r"""\n{text}\n""",\n    {rank},\n    {counts},\n    {results},\n)'
     }
-    found, groups, writer.groups = writer.names.fresh("found"), writer.groups, [[]]
+    called, groups, writer.groups = writer.names.fresh("results"), writer.groups, [[]]
     emit_steps(steps.inside)
-    made = {step.name: writer.result(step.name, steps.laid(step.name)) for step in steps.made}
+    outputs = {step.name: writer.result(step.name, steps.laid(step.name)) for step in steps.results}
     lines = [row for group in writer.groups for line in group for row in wrapped(line, 3 * len(INDENT))]
-    values = ", ".join(value.text for value in made.values())
-    call = f"{found} = {name}({', '.join(value.text for value in operands.values())})"
-    branches = [f"if {found} is None:", *indented(lines), "else:", f"{INDENT}[{values}] = {found}"]
+    values = ", ".join(value.text for value in outputs.values())
+    call = f"{called} = {name}({', '.join(value.text for value in operands.values())})"
+    branches = [f"if {called} is None:", *indented(lines), "else:", f"{INDENT}[{values}] = {called}"]
     writer.groups = [*groups, [call, *branches], []]
     inside = {step.name for step in steps.inside}
-    writer.values = {key: value for key, value in writer.values.items() if key not in inside} | made
+    writer.values = {key: value for key, value in writer.values.items() if key not in inside} | outputs

@@ -133,9 +133,9 @@ def steps_in_cpp(graph: Graph) -> Iterator[str]:
     for plan in plans_in_cpp(graph):
         steps = position_steps(hiding(plan.schedule, keys=True))
         if steps is not None:
-            made = ", ".join(step.name for step in steps.made)
+            results = ", ".join(step.name for step in steps.results)
             of = f"{len(steps.inside)} of {len(steps.graph.steps)} operations"
-            yield f"with a C++ library, a step computes {made} in one call: {of}"
+            yield f"with a C++ library, a step computes {results} in one call: {of}"
 
 
 def _place(graph: Graph, name: str) -> int:

@@ -46,7 +46,7 @@ FUNCTION = """extern "C" void position(long count, int threads, void* const* mem
 class PositionSteps:
     """Steps of a graph of one position that run in one call, in programs of one of all `heads`.
 
-    `operands`: what they read, states first; `made`: those that others read, and the new states. `after`: the steps
+    `operands`: what they read, states first; `results`: those that others read, and the new states. `after`: the steps
     that read these. Tensors have heads first.
     """
 
@@ -55,7 +55,7 @@ class PositionSteps:
     inside: tuple[Step, ...]
     after: tuple[Step, ...]
     operands: tuple[str, ...]
-    made: tuple[Step, ...]
+    results: tuple[Step, ...]
 
     def laid(self, name: str) -> Legs:
         """The legs of a tensor as the C++ has them."""
@@ -69,14 +69,14 @@ class PositionSteps:
         """The function `position(count, threads, memory)`: pointers to operands, then to results with memory of their
         own."""
         overwritten, lines = overwrites(self.graph), list[str]()
-        outside = (*self.operands, *(step.name for step in self.made if step.name not in overwritten))
-        heads, variables = prod(self.sizes(self.heads)), {name: f"x{place}" for place, name in enumerate(outside)}
-        for place, name in enumerate(outside):
-            legs, writes = self.graph.legs_of(name), place >= len(self.operands) or name in overwritten.values()
-            one = "p" if name in batched(self.graph) else f"p % {heads}"
-            start = f"({one if {*self.heads} <= {*legs} else one[:1] + f' / {heads}'}) * {self.inner(legs)}"
+        outside = (*self.operands, *(step.name for step in self.results if step.name not in overwritten))
+        heads, variables = prod(self.sizes(self.heads)), {name: f"x{index}" for index, name in enumerate(outside)}
+        for index, name in enumerate(outside):
+            legs, writes = self.graph.legs_of(name), index >= len(self.operands) or name in overwritten.values()
+            head = "p" if name in batched(self.graph) else f"p % {heads}"
+            start = f"({head if {*self.heads} <= {*legs} else f'p / {heads}'}) * {self.inner(legs)}"
             start = "0" if name not in batched(self.graph) and not {*self.heads} <= {*legs} else start
-            lines.append(f"real* {'__restrict ' * writes}x{place} = (real*)memory[{place}] + {start};")
+            lines.append(f"real* {'__restrict ' * writes}x{index} = (real*)memory[{index}] + {start};")
         for step in self.inside:
             if step.name not in variables:
                 variables[step.name] = variables.get(overwritten.get(step.name, ""), f"t{len(variables)}")
@@ -93,8 +93,8 @@ class PositionSteps:
 
         def at(use: Use) -> str:
             legs = without(use.legs, *self.heads)
-            own = without(self.graph.legs_of(use.name), *self.heads)
-            terms = [f"i_{leg} * {self.inner(own[axis + 1 :])}" for axis, leg in enumerate(legs)]
+            declared = without(self.graph.legs_of(use.name), *self.heads)
+            terms = [f"i_{leg} * {self.inner(declared[axis + 1 :])}" for axis, leg in enumerate(legs)]
             return f"{variables[use.name]}[{' + '.join(terms) or '0'}]"
 
         def loop(legs: Legs, body: str, simd: bool = True) -> list[str]:
@@ -128,7 +128,10 @@ def position_steps(graph: Graph) -> PositionSteps | None:
     if not states or any(size_of(graph, leg) is None for tensor in graph.tensors for leg in tensor.legs):
         return None
     products = (step for step in graph.steps if batched(graph) >= step.reads)
-    mixed, heads = {leg for step in products for leg in summed(step)}, max((one.legs for one in states), key=len)[:-1]
+    mixed, heads = (
+        {leg for step in products for leg in summed(step)},
+        max((state.legs for state in states), key=len)[:-1],
+    )
     values = [*(tensor.legs for tensor in graph.tensors), *(step.legs for step in graph.steps)]
     while heads and not (
         mixed.isdisjoint(heads)
@@ -141,11 +144,11 @@ def position_steps(graph: Graph) -> PositionSteps | None:
     after = ahead(graph.steps, misfits & reached)
     inside = {step.name for step in graph.steps} - after - behind(graph, misfits - reached)
     steps = tuple(step for step in graph.steps if step.name in inside)
-    own = [step.legs for step in steps if step.name not in overwrites(graph)]
+    legs_inside = [step.legs for step in steps if step.name not in overwrites(graph)]
     if len(steps) < LEAST or not inside >= overwrites(graph).keys() or inside.isdisjoint(reached):
         return None
     read = dict.fromkeys(use.name for step in steps for use in step.uses if use.name not in inside)
-    made = tuple(
+    results = tuple(
         step
         for step in steps
         if step.name in graph.results
@@ -153,8 +156,8 @@ def position_steps(graph: Graph) -> PositionSteps | None:
     )
     operands = sorted(read, key=lambda name: all(name != state.name for state in states))
     last = tuple(step for step in graph.steps if step.name in after)
-    found = PositionSteps(graph, heads, steps, last, tuple(operands), made)
-    return found if sum(map(found.inner, own)) <= STACK else None
+    position = PositionSteps(graph, heads, steps, last, tuple(operands), results)
+    return position if sum(map(position.inner, legs_inside)) <= STACK else None
 
 
 def _fits(graph: Graph, step: Step, heads: Legs) -> bool:
@@ -173,5 +176,5 @@ def _fits(graph: Graph, step: Step, heads: Legs) -> bool:
         for leg in {a, b}
         if a != b
     }
-    known = all(name.name in graph.values for number in numbers for name in names(number))
-    return step.name in batched(graph) and known and (turned | summed(step)).isdisjoint(heads)
+    valued = all(name.name in graph.values for number in numbers for name in names(number))
+    return step.name in batched(graph) and valued and (turned | summed(step)).isdisjoint(heads)
