@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import Box, Step
@@ -94,6 +95,7 @@ class Norm(Operation):
 class RMSNormOperation(Norm):
     kind, call = "rmsnorm", "rms_norm"  # square, sum, scale
     model = RMSNorm
+    cpp_row: ClassVar[tuple[str, str] | None] = ("{x} * {x}", "tl::sqrt(sum / {size} + {eps})")
     keeps_sign = True
     usual = 1e-5
 
@@ -104,6 +106,7 @@ class RMSNormOperation(Norm):
 class LayerNormOperation(RMSNormOperation):
     kind, call = "layernorm", "layer_norm"
     model = LayerNorm  # type: ignore[assignment]
+    cpp_row = None
     keeps_sign = keeps_zeros = False
     per_element = 5  # sum, subtract, square, sum, scale
     saves = ("of", "row", "row")  # mean and deviation
@@ -140,6 +143,7 @@ class GroupNormOperation(LayerNormOperation):
 class L1NormOperation(Norm):
     kind, call = "l1norm", "l1_norm"  # absolute value, sum, divide
     model = L1Norm
+    cpp_row = "tl::abs({x})", "sum + {eps}"
     keeps_sign = True
     ignores_zeros = "always"
 
@@ -150,6 +154,7 @@ class L1NormOperation(Norm):
 class L2NormOperation(Norm):
     kind, call = "l2norm", "l2_norm"
     model = L2Norm
+    cpp_row = "{x} * {x}", "tl::sqrt(sum) + {eps}"
     keeps_sign = True
     ignores_zeros = "always"
     saves = ("of", "row", "row")  # root of the sum, and divisor

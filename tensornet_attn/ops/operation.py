@@ -72,6 +72,7 @@ class Operation(ABC):
     saves: tuple[str, ...] = ()
     gradient: ClassVar[str] = ""  # runtime function of the first saved tensor and the gradient; empty: autograd
     operand_gradient: ClassVar[str] = ""  # runtime function of the operand and the gradient, where no mask applies
+    cpp_row: ClassVar[tuple[str, str] | None] = None  # C++ of the divisor of a row: what is summed, and of the sum
     row_gradients: ClassVar[Mapping[str, str]] = {}  # gradient functions of operands with one number a row, by role
 
     # Pictures and code

@@ -17,17 +17,13 @@ from tensornet_attn.graph.pairs import batched, overwrites, summed
 from tensornet_attn.ir.arithmetic import Arith, evaluate, names
 from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops import OPS
 from tensornet_attn.ops.map import arguments, row
 from tensornet_attn.tiles.cpp.source import headed
 from tensornet_attn.tiles.cpp.values import mapped
 from tensornet_attn.tiles.program import Node
 
 LEAST = 4  # calls of torch that take as long as this one: what a device takes for a call is in both prices
-NORMS = {  # what is summed along the leg, and the divisor
-    "l1norm": ("tl::abs({x})", "sum + {eps}"),
-    "l2norm": ("{x} * {x}", "tl::sqrt(sum) + {eps}"),
-    "rmsnorm": ("{x} * {x}", "tl::sqrt(sum / {size} + {eps})"),
-}
 STACK = 1 << 15  # numbers of a program that are neither operands nor results
 FUNCTION = """extern "C" void position(long count, int threads, void* const* memory) {
   #pragma omp parallel num_threads(threads) if(threads > 1)
@@ -105,9 +101,10 @@ class PositionSteps:
             return f"real({float(evaluate(tree, self.graph.values))!r})"
 
         legs, inner, target = without(step.legs, *self.heads), summed(step), at(step.use)
-        if step.box is not None and step.box.kind in NORMS:
+        divisor_row = None if step.box is None else OPS[step.box.kind].cpp_row
+        if step.box is not None and divisor_row is not None:
             leg, x, eps = (str(step.box.leg),), at(step.box.of), number(step.box.number("eps"))
-            each, divisor = (text.format(x=x, eps=eps, size=self.inner(leg)) for text in NORMS[step.box.kind])
+            each, divisor = (text.format(x=x, eps=eps, size=self.inner(leg)) for text in divisor_row)
             sums = [*loop(without(legs, *leg), "{ real sum = 0;", False), *loop(leg, f"sum += {each};", False)]
             return [*sums, f"sum = {divisor};", *loop(leg, f"{target} = sum == 0 ? 0 : {x} / sum;"), "}"]
         if step.box is not None:
@@ -165,7 +162,7 @@ def _fits(graph: Graph, step: Step, heads: Legs) -> bool:
     numbers = [term.coefficient for term in step.terms] if step.box is None else []
     if step.box is not None and step.box.function is not None and row(step.box).triton:
         numbers = [*arguments(step.box)]
-    elif step.box is not None and step.box.kind in NORMS and step.box.leg in without(step.legs, *heads):
+    elif step.box is not None and OPS[step.box.kind].cpp_row is not None and step.box.leg in without(step.legs, *heads):
         numbers = [step.box.number("eps")]
     elif step.contraction is None or (summed(step) and (len(step.terms) > 1 or not step.reads <= batched(graph))):
         return False
