@@ -424,12 +424,19 @@ def blockwise_backward(gradient, wanted, given, seed, tile, *call):
     ]
     gradient = gradient.contiguous()  # derived blocks inherit its layout
     for block, rows, parts in blocks(tile, given, seed, call):
-        gradients = backward_of_block(result_part(gradient, tile, block), parts, wanted, tile, call, rows)
-        for i, total, operand_gradient in zip(wanted, totals, gradients, strict=True):
-            shares = split_as_seen(operand_gradient, total, legs[i], block)
-            for segment, share in zip(views(total, legs[i], block), shares, strict=True):
-                segment.add_(share)
+        out_gradient = result_part(gradient, tile, block)
+        add_to(
+            totals, backward_of_block(out_gradient, parts, wanted, tile, call, rows), [legs[i] for i in wanted], block
+        )
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
+
+
+def add_to(totals: list[Tensor], gradients: tuple, legs: list[OperandLegs], block: Block) -> None:
+    """Adds the gradients of a block. A function of its own: none of them is kept while the next block is computed."""
+    for total, leg, gradient in zip(totals, legs, gradients, strict=True):
+        shares = split_as_seen(gradient, total, leg, block)
+        for segment, share in zip(views(total, leg, block), shares, strict=True):
+            segment.add_(share)
 
 
 def backward_of_block(
