@@ -425,13 +425,13 @@ def blockwise_backward(gradient, wanted, given, seed, tile, *call):
     gradient = gradient.contiguous()  # derived blocks inherit its layout
     for block, rows, parts in blocks(tile, given, seed, call):
         out_gradient = result_part(gradient, tile, block)
-        add_to(
+        add_gradients(
             totals, backward_of_block(out_gradient, parts, wanted, tile, call, rows), [legs[i] for i in wanted], block
         )
     return [total.to(given[i].dtype) for i, total in zip(wanted, totals, strict=True)]
 
 
-def add_to(totals: list[Tensor], gradients: tuple, legs: list[OperandLegs], block: Block) -> None:
+def add_gradients(totals: list[Tensor], gradients: tuple, legs: list[OperandLegs], block: Block) -> None:
     """Adds the gradients of a block. A function of its own: none of them is kept while the next block is computed."""
     for total, leg, gradient in zip(totals, legs, gradients, strict=True):
         shares = split_as_seen(gradient, total, leg, block)
