@@ -33,7 +33,7 @@ test: $(VENV)/installed-test ## run the suite without slow tests: 35 minutes on 
 pages: $(VENV)/installed-test ## run all that the pages show, notebooks and trainings too, and build the site
 	$(PYTEST) tests/test_docs.py tests/site
 
-test-all: $(VENV)/installed-test ## run the whole suite: about two hours on 2 cores
+test-all: $(VENV)/installed-test ## run the whole suite: about two and a half hours on 2 cores
 	$(PYTEST)
 	TRITON_INTERPRET=1 $(PYTEST) tests/triton
 

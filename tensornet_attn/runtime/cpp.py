@@ -239,7 +239,7 @@ def cpp_library(text: str, dtype: str) -> ctypes.CDLL | None:
     library_or_reason = cpp_loaded(text, dtype)
     if isinstance(library_or_reason, str):
         warnings.warn(
-            f"C++ kernels for {dtype} cannot be used, so the blockwise path runs: {library_or_reason}", stacklevel=2
+            f"C++ kernels for {dtype} cannot be used, so torch computes instead: {library_or_reason}", stacklevel=2
         )
         CPP_LOADED[cpp_key(text, dtype)] = None
     return None if isinstance(library_or_reason, str) else library_or_reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from tensornet_attn.kernels import blocks
 from tensornet_attn.kernels.blocks import block_of, keys_of, rows_of
 from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.make import make_plan
+from tensornet_attn.runtime import blockwise
 from tensornet_attn.tiles.legs import quadratic
 from tests.agreement import same_outcome
 from tests.plan.blockwise_cases import MAPPED, READ, REFUSED, TAKEN, design
@@ -67,6 +69,24 @@ def test_the_result_is_the_same(name: str, n: int, m: int, monkeypatch: pytest.M
         same_outcome(ours, oracle, [x, z], mask=draw(n, m, seed=3) < 1, key_mask=keys, **noise)
         heads = oracle.plan.graph.leg["h"].size
         same_outcome(ours, oracle, [x, z], mask=draw(2, heads, n, m, seed=3) < 1, **noise)
+
+
+def test_no_gradient_of_a_block_outlives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next block takes its memory."""
+    ours, _ = modules(TAKEN["a map on the scores"], monkeypatch)
+    alive, of_last_block = list[int](), list[weakref.ref[torch.Tensor]]()
+    whole = blockwise.backward_of_block
+
+    def watched(*arguments: Any) -> tuple[torch.Tensor, ...]:
+        alive.append(sum(reference() is not None for reference in of_last_block))
+        gradients = whole(*arguments)
+        of_last_block[:] = map(weakref.ref, gradients)
+        return gradients
+
+    monkeypatch.setattr(blockwise, "backward_of_block", watched)
+    ours(draw(2, 7, 6), draw(2, 5, 6, seed=1)).sum().backward()
+    assert len(alive) > 2
+    assert not any(alive)
 
 
 WRITTEN_OUT = [name for name in TAKEN if "positions" in name] + ["the most of each pair"]

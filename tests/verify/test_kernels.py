@@ -188,7 +188,7 @@ def test_a_file_alone_uses_a_library_beside_its_record(compared: list[str], monk
         for got, want in zip(found, outcome(plain, [x]), strict=True):
             torch.testing.assert_close(got, want)
 
-    never = "so the blockwise path runs: none has been compared with the reference: run 'tensornet-attn warm'"
+    never = "so torch computes instead: none has been compared with the reference: run 'tensornet-attn warm'"
     check(never)
     assert not cpp.cpp_folder().exists()  # nothing is compiled that nothing compares
     ta.warm(design)
@@ -196,7 +196,7 @@ def test_a_file_alone_uses_a_library_beside_its_record(compared: list[str], monk
     (record,) = cpp.cpp_folder().glob("*.json")
     said = json.loads(record.read_text())
     record.write_text(json.dumps(said | {"reason": "kernels differ"}))
-    check("so the blockwise path runs: kernels differ")
+    check("so torch computes instead: kernels differ")
     for other in ({"library": "another"}, {"check": 0}):
         record.write_text(json.dumps(said | other))
         check(never)
@@ -226,7 +226,7 @@ def test_a_wrong_library_of_a_call_leaves_the_call_to_torch(monkeypatch: pytest.
     wrongly_printed(monkeypatch, lambda text: text.replace("{ return std::exp(x); }", "{ return std::exp(1.01 * x); }"))
     layer, x = ta.compile(small("later"), "cpp").double(), torch.randn(2, 9, 12, dtype=torch.float64)
     assert layer.plan.backend == "cpp"
-    with pytest.warns(UserWarning, match="float64 cannot be used, so the blockwise path runs: kernels differ"):
+    with pytest.warns(UserWarning, match="float64 cannot be used, so torch computes instead: kernels differ"):
         y = layer(x)
     plain = ta.compile(layer.design, "reference", dtype=torch.float64)
     plain.load_state_dict(layer.state_dict())

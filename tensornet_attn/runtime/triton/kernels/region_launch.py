@@ -372,7 +372,7 @@ class Launch:
         splits_columns = constants[f"{self.rows(kind)}_block"] < 16 * constants["num_warps"]
         constants["PARTS"] = 0 if not self.cores else 1 + splits_columns
         if splits_columns and self.region.relative:
-            constants["maxnreg"] = 255  # otherwise ptxas allots 32 registers to thsa_xl's programs and spills the rest
+            constants["maxnreg"] = 255  # otherwise ptxas may allot 32 registers, and spill the rest
         return KeptLaunch(kernel, (blocks * self.count * math.prod(programs.values()), parts), constants)
 
     def rows(self, kind: str) -> str:
