@@ -81,7 +81,7 @@ def test_a_failure_gives_the_first_error_keeps_the_source_and_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler(tmp_path, monkeypatch, 'echo "note: x" >&2; echo "k.cpp:3:1: error: no such thing" >&2; exit 1')
-    with pytest.warns(UserWarning, match=r"blockwise path runs: .*failed\.cpp: k\.cpp:3:1: error: no such thing"):
+    with pytest.warns(UserWarning, match=r"torch computes instead: .*failed\.cpp: k\.cpp:3:1: error: no such thing"):
         cpp.cpp_library("wrong", "float32")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
