@@ -79,7 +79,7 @@ class GatedDeltanet(nn.Module):
         del V_of
 
         rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
-        rates = exp(self.speed)  # h
+        rates = exp(to_wide(self.speed))  # h
         steps = softplus(to_wide(projected(x_hidden, self.Wa)) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         del steps

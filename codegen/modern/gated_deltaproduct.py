@@ -86,7 +86,7 @@ class GatedDeltaproduct(nn.Module):
 
         rate = 2 * beta  # ... m r h
         del beta
-        rates = exp(self.speed)  # h
+        rates = exp(to_wide(self.speed))  # h
         steps = softplus(to_wide(projected(x_hidden, self.Wa)) + self.step)  # ... m h
         g = -rates * steps  # ... m h
         S = to_narrow(

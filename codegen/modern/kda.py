@@ -84,7 +84,7 @@ class KDA(nn.Module):
         del V_of
 
         rate = torch.sigmoid(projected(x_hidden, self.Wb))  # ... m h
-        rates = exp(self.speed)  # h
+        rates = exp(to_wide(self.speed))  # h
         low = projected(x_hidden, self.Wa1)  # ... m r
 
         steps_of_1 = projected(low, self.Wa2.flatten(1)).unflatten(-1, self.Wa2.shape[1:])  # ... m h d

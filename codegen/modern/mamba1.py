@@ -70,7 +70,7 @@ class Mamba1(nn.Module):
         low = projected(u_hidden, self.Wt1)  # ... m r
         t = softplus(to_wide(projected(low, self.Wt2)) + self.bt)  # ... m a
         del low
-        speed = exp(self.A)  # a s
+        speed = exp(to_wide(self.A))  # a s
         tu = to_narrow(t * u_hidden, x)  # ... m a
         del u_hidden
         Y_1 = scan_reads(

@@ -69,7 +69,7 @@ class RgLRU(nn.Module):
         i = torch.sigmoid(i_of_1 + self.bi)  # ... m h e
         del i_of_1
 
-        speed = softplus(self.Lambda)  # h e
+        speed = softplus(to_wide(self.Lambda))  # h e
         decay = -8 * speed * r  # ... m h e
         del r
 

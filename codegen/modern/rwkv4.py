@@ -31,7 +31,7 @@ from tensornet_attn.runtime.linear import Term
 from tensornet_attn.runtime.maps import kept
 from tensornet_attn.runtime.masks import hide, visible
 from tensornet_attn.runtime.positions import exactly, query_positions
-from tensornet_attn.runtime.precision import to_narrow, wide_dtype
+from tensornet_attn.runtime.precision import to_narrow, to_wide, wide_dtype
 from tensornet_attn.runtime.products import projected
 
 
@@ -90,7 +90,7 @@ class Rwkv4(nn.Module):
         del xv
         V = projected(xv_hidden, self.Wv)  # ... m a
         del xv_hidden
-        decay = exp(self.w)  # a
+        decay = exp(to_wide(self.w))  # a
 
         A_A_a = -decay[:, None] * gap_n + decay[:, None]  # a n
         A_A_b = -K.transpose(-2, -1) - decay[:, None] * gap_m  # ... a m

@@ -40,7 +40,9 @@ def in_precision(writer: Writer, step: Step) -> Iterator[None]:
         for name in narrow:
             _read_as(writer, name, "to_wide" if wide or not short else "to_wide_on_cpu")
     elif step.name in writer.wide and not (wide or product) and step.kernel is None:
-        for name in [name for name in narrow if values[name].batched][:1]:
+        constants = {tensor.name for tensor in writer.graph.of_role("constant")}
+        learned = [name for name in narrow if name not in constants]
+        for name in sorted(learned, key=lambda name: not values[name].batched)[:1]:
             _read_as(writer, name, "to_wide")
     rounds = (read_wide or blocks) and step.name not in writer.wide and (blocks or step.kernel is None)
     writer.rounded, writer.widened = step.name if rounds else "", step.name if product and not wide else ""

@@ -57,7 +57,11 @@ def decay_attention(
     if softmax:
         (term,) = terms
         a, b, diagonal = term.a, term.b, term.diagonal
-        least = running_least((b if diagonal is None else at_next(b, torch.inf)).detach()) if causal else least_of(b)
+        least = (
+            running_least((b if diagonal is None else at_next(b, torch.inf)).detach())
+            if causal
+            else least_of(b.detach())
+        )
         least = least if diagonal is None else torch.minimum(least, b.detach() - diagonal.detach())
         least = torch.where(least < largest_number(b), least, 0)  # no visible key: any finite value
         least = with_padding(least, (0, 0, a.shape[-2] - b.shape[-2], 0)) if causal else least
@@ -135,7 +139,7 @@ def in_stretches(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: i
 
 def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys with the factors of a decay, for all keys at once."""
-    low, wide = least_of(b), torch.promote_types(q.dtype, torch.float32)
+    low, wide = least_of(b.detach()), torch.promote_types(q.dtype, torch.float32)
     return q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
 
 
@@ -174,8 +178,9 @@ def decayed_chunks(
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
     padded = (with_padding(t, (0, 0, 0, groups * size - m), pad).contiguous() for t, pad in pads)  # each is read twice
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
-    low = running_least(least_of(b).squeeze(-2))  # ... s c w
-    first = least_of(b[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
+    scale_of = b.detach() if q.dtype == wide else b
+    low = running_least(least_of(scale_of).squeeze(-2))  # ... s c w
+    first = least_of(scale_of[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
     ends = torch.minimum(running_least(low[..., -1, :]), first)  # ... s w
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
     low = torch.minimum(low, start)
@@ -257,7 +262,7 @@ def least_of(b: Tensor) -> Tensor:
     highest = largest_number(b)
     if is_known(b.shape[-2]) and not b.shape[-2]:
         return b.new_full((*b.shape[:-2], 1, b.shape[-1]), highest)
-    return b.detach().amin(-2, keepdim=True).clamp(max=highest)
+    return b.amin(-2, keepdim=True).clamp(max=highest)
 
 
 def ahead(rows: int, columns: int, device: torch.device) -> Tensor:

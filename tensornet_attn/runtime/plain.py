@@ -49,7 +49,7 @@ def visible(box_mask, mask, key_mask, batch: int, others: int, query: bool = Tru
 
 def attend(q, k, v, keep=None, bias=None, scale=1.0, dropout: float = 0.0, causal: bool = False) -> Tensor:
     """softmax(scale q k^T + bias) v over visible keys: q [..., h, n, d], k and v [..., h, m, d] -> [..., h, n, d]."""
-    operands = [q * scale, k, v]
+    operands, dtype = [q * scale, k, v.to(q.dtype)], v.dtype
     if keep is not None:
         mask = torch.where(keep | ~keep.any(-1, keepdim=True), 0.0 if bias is None else bias, float("-inf"))
         if bias is not None and mask.dtype.itemsize > q.dtype.itemsize and mask.numel():  # half precision lacks numbers
@@ -58,7 +58,7 @@ def attend(q, k, v, keep=None, bias=None, scale=1.0, dropout: float = 0.0, causa
     batch = torch.broadcast_shapes(*(t.shape[:-3] for t in operands))
     q, k, v, *masks = (t.expand(1, *batch, *t.shape[-3:]).flatten(0, -4) for t in operands)  # for linear memory
     out = F.scaled_dot_product_attention(q, k, v, masks[0] if masks else None, dropout, causal, scale=1.0)
-    out = out.reshape(*batch, *out.shape[1:])
+    out = out.reshape(*batch, *out.shape[1:]).to(dtype)
     return out if keep is None else out.where(keep.any(-1, keepdim=True), 0)  # a row that sees nothing is 0
 
 
@@ -321,7 +321,7 @@ def decayed_reads(q, k, v, a, b, chunk: int) -> Tensor:
     q, a = F.pad(q, (0, 0, m - n, 0)), F.pad(a, (0, 0, m - n, 0), value=-math.inf)
     parts, before, low = [], None, least_of(b[..., :0, :])
     for own_q, own_k, own_v, own_a, own_b in zip(*(t.split(chunk, -2) for t in (q, k, v, a, b)), strict=True):
-        least = torch.minimum(low, least_of(own_b))
+        least = torch.minimum(low, least_of(own_b.detach()))
         keep = causal_mask(own_q.shape[-2], own_k.shape[-2], q.device)
         read = decayed_scores(own_q, own_k, own_a - least, own_b - least, keep) @ own_v
         added = (own_k * (least - own_b).exp()).mT @ own_v

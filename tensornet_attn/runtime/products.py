@@ -164,7 +164,7 @@ def exact_columns(x: Tensor, like: Tensor) -> Tensor:
 
     One column; or three 16-bit columns if products with `like` are 16-bit, each holding the remaining digits.
     """
-    dtype = product_dtype(like)
+    dtype = column_dtype(like)
     if columns_of(like) == 1:
         return x.to(dtype)
     columns, rest = list[Tensor](), x.float()
@@ -180,8 +180,18 @@ def equal_columns(number: float, like: Tensor) -> Tensor:
 
 
 def columns_of(like: Tensor) -> int:
-    """The number of columns: three if products with `like` are 16-bit, else one."""
-    return 3 if product_dtype(like).itemsize < 4 else 1
+    """The number of columns: three if they are 16-bit, else one."""
+    return 3 if column_dtype(like).itemsize < 4 else 1
+
+
+def column_dtype(like: Tensor) -> torch.dtype:
+    """The dtype of `exact_columns` beside `like`: that of products, or float32, in which attention then computes.
+
+    Gradients of a cumulative sum, rounded to 16 bits at each position, would not cancel where they are summed. A CPU
+    computes attention in float32 as fast; other devices, and autocast, keep 16 bits.
+    """
+    in_float = like.device.type == "cpu" and torch.is_grad_enabled() and autocast_dtype(like) is None
+    return torch.promote_types(like.dtype, torch.float32) if in_float else product_dtype(like)
 
 
 def mixed(weight: Tensor, x: Tensor, last: int) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 from tensornet_attn.runtime.masks import both, causal_mask
 from tensornet_attn.runtime.operations import largest_number, surely
 from tensornet_attn.runtime.precision import row_bias
+from tensornet_attn.runtime.products import autocast_dtype
 
 LONG = 1 << 21  # elements of all keys, more than caches hold, from which two products of one query on a CPU are faster
 
@@ -74,7 +75,11 @@ def attend(
     of q, k and v may have one head for all. With several `keys` per position, k is [..., g, keys m, d], one set of m
     keys after another, which share v, keep and bias. `sink` [..., h or 1, n or 1, 1]: one more score per row, without a
     value; `call` then takes it. `logarithms`: the bias is added to the logsumexp of the scores of a position.
+    The dtype of q and k computes, which is wider than that of v beside `exact_columns`.
     """
+    if q.dtype != v.dtype and autocast_dtype(q) is None:
+        wide_v = v.to(torch.promote_types(q.dtype, v.dtype))
+        return attend(q, k, wide_v, keep, bias, scale, dropout, causal, keys, sink, call, logarithms).to(v.dtype)
     n, m = q.shape[-2], k.shape[-2] // keys
     if keys > 1:
         keep = both(keep, causal_mask(n, m, q.device)) if causal else keep

@@ -73,11 +73,42 @@ class Rounded:
         """The output if each step is rounded."""
         return rounded_steps(self.oracle, self.inputs, self.inputs[0].shape[1], self.inputs[-1].shape[1], self.dtype)
 
+    def gradients(self, backend: str) -> dict[str, Tensor]:
+        """The gradients by a backend of inputs and weights, for four gradients of the output: [4, ...]."""
+        module = self.module(backend)
+        return drawn_gradients(module, [x.requires_grad_() for x in self.halves], module(*self.halves))
+
+    @cached_property
+    def gradients_of_steps(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """The right `gradients`, and those if each step, and the gradient of each step, is rounded."""
+        inputs = [x.clone().requires_grad_() for x in self.inputs]
+        lengths = inputs[0].shape[1], inputs[-1].shape[1]
+        outputs = self.oracle(*inputs), rounded_steps(self.oracle, inputs, *lengths, self.dtype)
+        right, stepwise = (drawn_gradients(self.oracle, inputs, output, self.dtype) for output in outputs)
+        return right, stepwise
+
     def error(self, found: Tensor, last: int = 0) -> float:
         """The relative error of an output, or of its last positions."""
         right = self.right[:, -last:]
         assert found[:, -last:].isfinite().all()
         return float((found[:, -last:].to(F64) - right).norm() / right.norm())
+
+
+def drawn_gradients(
+    module: nn.Module, inputs: list[Tensor], output: Tensor, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
+    """The gradients [4, ...] of inputs and weights for four drawn gradients of the output, of numbers of a dtype."""
+    generator = torch.Generator().manual_seed(3)
+    drawn_shape = (4, *output.shape)
+    output_gradients = torch.randn(drawn_shape, generator=generator, dtype=F64).to(dtype or output.dtype).to(output)
+    leaves_by_name = {**{f"input {i}": x for i, x in enumerate(inputs)}, **dict(module.named_parameters())}
+    by_draw = [
+        torch.autograd.grad(
+            output, [*leaves_by_name.values()], gradient, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        for gradient in output_gradients
+    ]
+    return {name: torch.stack([draw[i] for draw in by_draw]).to(F64) for i, name in enumerate(leaves_by_name)}
 
 
 def rounded_steps(oracle: nn.Module, inputs: list[Tensor], queries: int, keys: int, dtype: torch.dtype) -> Tensor:

@@ -9,7 +9,7 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph.precision import kept_wide
 from tensornet_attn.plan.decoding import as_decoder
 from tests.designs.sizes import CASES
-from tests.relations.precision import HALF, Rounded, chooses
+from tests.relations.precision import F64, HALF, Rounded, chooses
 from tests.shipped import graph_of
 
 CONTINUOUS = [name for name in CASES if not chooses(graph_of(name))]
@@ -31,6 +31,7 @@ KINDS = (
 )
 STEPS = ("alibi", "bloom", "l2_attention", "mgk_mqa", "hgrn")  # what a step computes again: scores, a decay
 LENGTH, LAST = 600, 16
+CANCELLING = ("fmm3", "fmm3_causal")  # positive inputs saturate tanh: sums that are rounded apart differ by little
 
 
 @torch.no_grad()
@@ -59,6 +60,35 @@ def as_exact_with_a_cache(name: str, dtype: torch.dtype) -> None:
     steps = (*x[:, :-LAST].split(400, 1), *x[:, -LAST:].split(1, 1))
     cached = case.error(torch.cat([module(part, cache=cache) for part in steps], 1), LAST)
     assert cached <= 1.5 * (whole if name in STEPS else max(whole, stepwise))
+
+
+def gradients_as_exact_as_rounded_steps(name: str, length: int, backends: tuple[str, ...]) -> None:
+    """Errors of the gradient of each input and weight are at most four times those of rounded steps.
+
+    Of the steps, an error is at least that of the rounded gradient. Where a step overflows, nothing is asked.
+    """
+    case = Rounded(name, torch.bfloat16, CASES[name].causal[-1], length)
+    right, stepwise = case.gradients_of_steps
+    for backend in backends:
+        for leaf, gradient in case.gradients(backend).items():
+            rounding = (right[leaf].to(case.dtype).to(F64) - right[leaf]).norm()
+            allowed = 4 * torch.maximum((stepwise[leaf] - right[leaf]).norm(), rounding)
+            error = (gradient - right[leaf]).norm()
+            size = right[leaf].norm()
+            assert not error > allowed, (
+                f"{backend}, {leaf}: {error / size:.1e} of the gradient, not {allowed / size:.1e}"
+            )
+
+
+@pytest.mark.parametrize("name", [name for name in CONTINUOUS if name not in CANCELLING])
+def test_gradients_are_as_exact_as_rounded_steps(name: str) -> None:
+    """That of a gate's bias is a sum over queries less one over keys, which do not cancel if they are rounded apart."""
+    gradients_as_exact_as_rounded_steps(name, 40, ("torch", "cpp", "reference") if name in KINDS else ("torch",))
+
+
+@pytest.mark.parametrize("name", [name for name in (*KINDS, "mamba2") if name not in CANCELLING])
+def test_gradients_of_several_chunks_are_as_exact_as_rounded_steps(name: str) -> None:
+    gradients_as_exact_as_rounded_steps(name, 300, ("torch", "cpp"))
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -85,7 +85,7 @@ class Mamba2(nn.Module):
         B = F.silu(projected(x_hidden, self.Wb))  # ... m s
         C = F.silu(projected(x, self.Wc))  # ... n s
         t = softplus(to_wide(projected(x_hidden, self.Wt) + self.bt))  # ... m h
-        speed = exp(self.A)  # h
+        speed = exp(to_wide(self.A))  # h
         g = -speed * t  # ... m h
 
         # c: sums over m; no n by m tensor is formed
