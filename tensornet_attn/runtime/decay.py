@@ -139,7 +139,8 @@ def in_stretches(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: i
 
 def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys with the factors of a decay, for all keys at once."""
-    low, wide = least_of(b.detach()), torch.promote_types(q.dtype, torch.float32)
+    wide = torch.promote_types(q.dtype, torch.float32)
+    low = least_of(b.detach() if q.dtype == wide else b)
     return q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
 
 

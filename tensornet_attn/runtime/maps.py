@@ -218,9 +218,9 @@ def kept(x: Tensor, keep: Tensor | None = None) -> Tensor:
 
 
 def normalized(scores: Tensor, keep: Tensor | None = None, eps: float = 0.0) -> Tensor:
-    """scores / (row sum + eps) over the visible keys: [..., n, m]."""
-    scores = kept(scores, keep)
-    return divided(scores, scores.sum(-1, keepdim=True, dtype=wide_dtype(scores.dtype)) + eps).to(scores.dtype)
+    """scores / (row sum + eps) over the visible keys: [..., n, m]. In float32 or wider: gradients round once."""
+    dtype, scores = scores.dtype, kept(scores, keep).to(wide_dtype(scores.dtype))
+    return divided(scores, scores.sum(-1, keepdim=True) + eps).to(dtype)
 
 
 def normalized_gradient(
@@ -228,10 +228,10 @@ def normalized_gradient(
 ) -> Tensor:
     """The gradient of the scores, from that of `normalized`; hidden entries contribute nothing."""
     scores, gradient = torch.broadcast_tensors(scores, gradient)
-    wide = wide_dtype(scores.dtype)
-    share = divided(1, kept(scores, keep).sum(dim, keepdim=True, dtype=wide) + eps)
-    rows = kept(scores * gradient, keep).sum(dim, keepdim=True, dtype=wide) * share
-    return kept((gradient - rows) * share, keep).to(scores.dtype)
+    dtype, scores = scores.dtype, kept(scores, keep).to(wide_dtype(scores.dtype))
+    share = divided(1, scores.sum(dim, keepdim=True) + eps)
+    rows = kept(scores * gradient, keep).sum(dim, keepdim=True) * share
+    return kept((gradient - rows) * share, keep).to(dtype)
 
 
 def masked_sum(x: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -100,7 +100,8 @@ def attend_joined(q, k, v, keep, bias, scale, dropout=0.0, causal=False, keys: i
     q, k, v = with_all_heads(q, k, v)
     scores = (scale * q @ k.mT).unflatten(-1, (keys, v.shape[-2])).logsumexp(-2)
     keep = keep & causal_mask(scores.shape[-2], scores.shape[-1], q.device) if causal else keep
-    return (masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)) @ v
+    weights = masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)
+    return weights.to(v.dtype) @ v
 
 
 def attend_band(

@@ -176,7 +176,7 @@ def exact_columns(x: Tensor, like: Tensor) -> Tensor:
 
 def equal_columns(number: float, like: Tensor) -> Tensor:
     """The counterpart of `exact_columns` on the other operand, beside `like`: [..., c]."""
-    return like.new_full((*like.shape[:-1], columns_of(like)), number)
+    return like.new_full((*like.shape[:-1], columns_of(like)), number, dtype=column_dtype(like))
 
 
 def columns_of(like: Tensor) -> int:

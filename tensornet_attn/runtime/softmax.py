@@ -6,7 +6,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.masks import both, causal_mask
 from tensornet_attn.runtime.operations import largest_number, surely
-from tensornet_attn.runtime.precision import row_bias
+from tensornet_attn.runtime.precision import row_bias, wide_dtype
 from tensornet_attn.runtime.products import autocast_dtype
 
 LONG = 1 << 21  # elements of all keys, more than caches hold, from which two products of one query on a CPU are faster
@@ -43,6 +43,7 @@ def sink_gradient(weights: Tensor, gradient: Tensor, keep: Tensor | None = None)
     """The gradient of the sinks of a softmax, from that of its weights: [..., n, 1]."""
     if keep is not None:
         gradient = torch.where(keep, gradient, 0)
+    weights = weights.to(wide_dtype(weights.dtype))
     share = (1 - weights.sum(-1, keepdim=True)).clamp(min=0)
     return -share * (weights * gradient).sum(-1, keepdim=True)
 
@@ -75,11 +76,7 @@ def attend(
     of q, k and v may have one head for all. With several `keys` per position, k is [..., g, keys m, d], one set of m
     keys after another, which share v, keep and bias. `sink` [..., h or 1, n or 1, 1]: one more score per row, without a
     value; `call` then takes it. `logarithms`: the bias is added to the logsumexp of the scores of a position.
-    The dtype of q and k computes, which is wider than that of v beside `exact_columns`.
     """
-    if q.dtype != v.dtype and autocast_dtype(q) is None:
-        wide_v = v.to(torch.promote_types(q.dtype, v.dtype))
-        return attend(q, k, wide_v, keep, bias, scale, dropout, causal, keys, sink, call, logarithms).to(v.dtype)
     n, m = q.shape[-2], k.shape[-2] // keys
     if keys > 1:
         keep = both(keep, causal_mask(n, m, q.device)) if causal else keep
@@ -87,7 +84,7 @@ def attend(
             q, k, v = with_all_heads(q, k, v)
             scores = (scale * q @ k.transpose(-1, -2)).unflatten(-1, (keys, m)).logsumexp(-2)
             weights = masked_softmax(scores, keep, bias) if sink is None else sink_softmax(scores, sink, keep, bias)
-            return weights @ v
+            return weights.to(v.dtype) @ v
         causal, v = False, torch.cat([v] * keys, -2)
         keep, bias = (None if t is None else torch.cat([t] * keys, -1) for t in (keep, bias))
     if n == 1 and m > 0:
@@ -120,7 +117,12 @@ def fused_attention(
     sink: Tensor | None = None,
     call=F.scaled_dot_product_attention,
 ) -> Tensor:
-    """scaled_dot_product_attention for any batch and widths; fused kernels require four dimensions and one width."""
+    """scaled_dot_product_attention for any batch and widths; fused kernels require four dimensions and one width.
+
+    The dtype of q and k computes, which is wider than that of v beside `exact_columns`.
+    """
+    if q.dtype != v.dtype and autocast_dtype(q) is None:
+        return fused_attention(q, k, v.to(q.dtype), mask, scale, dropout, causal, sink, call).to(v.dtype)
     if isinstance(scale, Tensor):  # in traced code
         q, scale = q * scale, 1.0
     if mask is None and sink is None and scale > 0 and fits(q, k, v):

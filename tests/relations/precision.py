@@ -101,7 +101,8 @@ def drawn_gradients(
     generator = torch.Generator().manual_seed(3)
     drawn_shape = (4, *output.shape)
     output_gradients = torch.randn(drawn_shape, generator=generator, dtype=F64).to(dtype or output.dtype).to(output)
-    leaves_by_name = {**{f"input {i}": x for i, x in enumerate(inputs)}, **dict(module.named_parameters())}
+    leaves_by_name = {f"input {i}": x for i, x in enumerate(inputs)}
+    leaves_by_name |= {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
     by_draw = [
         torch.autograd.grad(
             output, [*leaves_by_name.values()], gradient, retain_graph=True, allow_unused=True, materialize_grads=True
@@ -156,6 +157,33 @@ def halves_are_as_exact_as_rounded_steps(subject: Subject) -> None:
                 outputs["steps with a cache"] = torch.cat(chunks, half.output_axis)
     for name, output in outputs.items():
         assert error(output) <= allowed, f"{name}: error {error(output):.1e} of {dtype}, {allowed:.1e} allowed"
+
+
+def gradients_of_halves_are_as_exact_as_rounded_steps(subject: Subject) -> None:
+    """Errors of gradients in bfloat16 are at most ten times those of rounded steps, where these are below a third.
+
+    Not where all numbers are positive: gradients are then small differences of large numbers, however they are rounded.
+    """
+    if not subject.signed:
+        raise NotApplicable("sums that may vanish: all numbers are positive")
+    rows, half = subject.rows((4,), 24, 26), replace(subject, dtype=torch.bfloat16)
+    inputs = [x.to(half.dtype).to(F64).requires_grad_() for x in rows.leaves]
+    state = {name: value.to(half.dtype).to(F64) for name, value in subject.state.items()}
+    for module in (subject.oracle.eval(), half.module.eval()):
+        module.load_state_dict(state)
+    halves = [x.detach().to(half.dtype).requires_grad_() for x in inputs]
+    outputs = subject.oracle(*inputs), rounded_steps(subject.oracle, inputs, rows.queries, rows.keys, half.dtype)
+    output = half.module(*halves)
+    if not all(x.requires_grad and x.isfinite().all() for x in (*outputs, output)):
+        raise NotApplicable("no gradients")
+    right, stepwise = (drawn_gradients(subject.oracle, inputs, x, half.dtype) for x in outputs)
+    for name, gradient in drawn_gradients(half.module, halves, output).items():
+        size, rounding = right[name].norm(), (right[name].to(half.dtype).to(F64) - right[name]).norm()
+        of_steps = torch.maximum((stepwise[name] - right[name]).norm(), rounding)
+        error = (gradient - right[name]).norm()
+        assert not of_steps < size / 3 or error <= 10 * of_steps, (
+            f"{name}: error {error / size:.1e} of its gradient, {of_steps / size:.1e} by rounded steps"
+        )
 
 
 def chooses(graph: Graph) -> bool:

@@ -118,6 +118,10 @@ TABLE = (
         precision.halves_are_as_exact_as_rounded_steps,
         lambda graph: noiseless(graph) and not precision.chooses(graph),
     ),
+    Relation(
+        precision.gradients_of_halves_are_as_exact_as_rounded_steps,
+        lambda graph: noiseless(graph) and not precision.chooses(graph),
+    ),
     Relation(traces.sources_are_printed),
     Relation(traces.traced_is_the_layer, slow=True),
     Relation(traces.layers_share_a_trace, slow=True),
