@@ -24,15 +24,16 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
 
 
 def against_linear(plan: Plan) -> str:
-    """The first violation of linear memory in a plan, with the rejected lowerings; empty if there is none."""
+    """A violation of linear memory in a plan, with the rejected lowerings, the first that has any; empty if none."""
+    regions, violations = {region.name: region for region in plan.regions}, list[str]()
     for step, what in quadratic_parts(plan.schedule, plan.target.backward):
-        name = plan.region_of(step)
-        region = next((region for region in plan.regions if region.name == name), None)
+        region = regions.get(name := plan.region_of(step))
         against = [f"not {low.name}: {reason}" for low in (region.refused if region else ()) for reason in low.against]
-        return (
-            f"region '{name}' creates {what}: {'; '.join(against) or (region.chosen if region else 'no lowering fits')}"
-        )
-    return ""
+        why = "; ".join(against) or (region.chosen if region else "no lowering fits")
+        violations.insert(0 if against else len(violations), f"region '{name}' creates {what}: {why}")
+        if against:
+            break
+    return next(iter(violations), "")
 
 
 def backend_of(step: Step, requested: str) -> str:

@@ -180,17 +180,16 @@ class _Notes:
 
 
 def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
-    """A region for each kernel and for each other step of the diagram, in execution order."""
+    """A region for each kernel and for each other step, in execution order."""
     for step in lowered.steps:
         if step.kernel and KERNELS[step.kernel.kind].in_reader:
             continue
         steps = steps_of(step)
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
-        if step.kernel or not step.nested:
-            how = notes.chosen[step.name] if step.kernel else _chosen(step)
-            cost = next((notes.costs[name] for name in (step.name, *steps) if name in notes.costs), "")
-            plain = _plain(lowered, step)
-            yield Region(steps[-1], steps, backend_of(step, backend), how, tuple(against), plain, cost)
+        how = notes.chosen[step.name] if step.kernel else _chosen(step)
+        cost = next((notes.costs[name] for name in (step.name, *steps) if name in notes.costs), "")
+        plain = _plain(lowered, step)
+        yield Region(steps[-1], steps, backend_of(step, backend), how, tuple(against), plain, cost)
 
 
 def _plain(graph: Graph, step: Step) -> bool:

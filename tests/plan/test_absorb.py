@@ -82,7 +82,7 @@ def test_mla_at_decoding_attends_to_its_latent() -> None:
     assert not {"K", "V"} & made.schedule.step.keys()
     assert "K: absorbed weights: with 'Wuk' on the query side and 'C' as keys" in made.explain()
     assert "V: absorbed weights: with 'Wuv' after the map and 'C' as values" in made.explain()
-    assert made.region_of("A.q") == "A"
+    assert made.region_of("A.q") == "A.q"
 
 
 @pytest.mark.parametrize("workload", ["training", "prefill"])

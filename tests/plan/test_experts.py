@@ -101,6 +101,8 @@ def test_the_experts_of_sigma_moe_that_are_not_chosen_are_not_computed() -> None
     choice, step = (step for step in module.plan.schedule.steps if isinstance(step.op, Kernel))
     assert [choice.op.steps, step.op.steps] == [("G",), ("H.of", "H", "y")]
     assert module.plan.explain().splitlines()[1:] == [
+        "  G.of.of: one product",
+        "  G.of: dense map",
         "  G: gates and indices of the chosen experts only",
         "  y: grouped experts: rows sorted by expert, only the 2 chosen of 16 computed, also in 'H'",
         "    predicted: 2.01 microseconds instead of 6.41 microseconds",

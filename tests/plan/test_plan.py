@@ -7,6 +7,7 @@ import pytest
 import tensornet_attn as ta
 from tensornet_attn.cost.target import WORKLOADS
 from tensornet_attn.graph import build
+from tensornet_attn.kernels import KERNELS
 from tensornet_attn.plan.make import make_plan
 
 
@@ -20,6 +21,21 @@ def test_every_step_of_the_diagram_is_in_a_region(name: str) -> None:
         assert not {name for name in named if name not in held} & plan.schedule.step.keys()  # a rewrite took it apart
         assert set(plan.backends.values()) == {backend}
         assert plan.graph == graph
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpp", "triton"])
+def test_explain_names_every_step_that_runs(backend: str) -> None:
+    """Also those that a diagram nests in others. Factors multiplied first belong to a product, joined ones to a
+    call."""
+    for name in ta.list_designs():
+        plan = make_plan(build(ta.load(name)), backend)
+        named = {step for region in plan.regions for step in (region.name, *region.steps)}
+        for step in reversed(plan.schedule.steps):
+            readers = {reader.name for reader, _ in plan.schedule.readers.get(step.name, ()) if reader.contraction}
+            joined = step.kernel is not None and KERNELS[step.kernel.kind].in_reader
+            told = {step.name, *(step.kernel.steps if step.kernel else ())} & named
+            assert told or joined or (step.contraction and readers & named), (name, step.name)
+            named.add(step.name)
 
 
 @pytest.mark.parametrize("name", ta.list_designs())
