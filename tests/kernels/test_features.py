@@ -19,5 +19,5 @@ def test_strict_plans_take_mixed_states_with_features() -> None:
 @pytest.mark.parametrize("name", ["linear3", "lfish"])
 def test_features_inside_kernels_are_named(name: str) -> None:
     lines = ta.explain(name, "torch", n=1024).splitlines()
-    assert not any(line.startswith("  phiQ") for line in lines)
+    assert not any(line.startswith("  phiQ:") for line in lines)
     assert any("; inside: phiQ" in line for line in lines)
