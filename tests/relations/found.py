@@ -262,4 +262,16 @@ FOUND = (
         legs={"m": "key", "d": 2, "f": 3},
         weights={"B": "", "C": ""},
     ),
+    _design(
+        "window_with_a_sink_beside_a_sum_of_the_query",
+        {"x": "n f", "q": "n", "u": "n", "g": "m", "v": "m"},
+        {
+            "K": "x[m f] W[f] -> m",
+            "c": {"cumsum": "m", "of": "g"},
+            "A": {"softmax": "m", "mask": "window(2, 0)", "sink": "u", "of": "q[n] K[m] - c[n] -> n m"},
+            "y": "A[n m] v[m] + x[n f] -> n f",
+        },
+        legs={"m": "key", "f": 1},
+        weights={"W": "f"},
+    ),
 )
