@@ -27,6 +27,7 @@ from tests.shipped import graph_of
 
 F64 = torch.float64
 HALF = (torch.bfloat16, torch.float16)
+KINKED = ("relu", "leaky_relu", "abs", "hardswish", "hardsigmoid", "clamp", "clamp_min", "clamp_max")
 HEADS = {"retnet": {"f": 32, "h": 8}, "minimax": {"f": 32, "h": 8}, "alibi": {"f": 32, "h": 8}}  # decays of many heads
 
 
@@ -184,6 +185,12 @@ def gradients_of_halves_are_as_exact_as_rounded_steps(subject: Subject) -> None:
         assert not of_steps < size / 3 or error <= 10 * of_steps, (
             f"{name}: error {error / size:.1e} of its gradient, {of_steps / size:.1e} by rounded steps"
         )
+
+
+def jumps(graph: Graph) -> bool:
+    """Whether a slope jumps, so that rounding may change a gradient by much."""
+    boxes = [step.box for step in graph.steps if step.box is not None]
+    return any(box.kind == "max" or (box.function is not None and box.function.name in KINKED) for box in boxes)
 
 
 def chooses(graph: Graph) -> bool:

@@ -120,7 +120,7 @@ TABLE = (
     ),
     Relation(
         precision.gradients_of_halves_are_as_exact_as_rounded_steps,
-        lambda graph: noiseless(graph) and not precision.chooses(graph),
+        lambda graph: noiseless(graph) and not precision.chooses(graph) and not precision.jumps(graph),
     ),
     Relation(traces.sources_are_printed),
     Relation(traces.traced_is_the_layer, slow=True),
