@@ -24,16 +24,16 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
 
 
 def against_linear(plan: Plan) -> str:
-    """A violation of linear memory in a plan, with the rejected lowerings, the first that has any; empty if none."""
-    regions, violations = {region.name: region for region in plan.regions}, list[str]()
-    for step, what in quadratic_parts(plan.schedule, plan.target.backward):
-        region = regions.get(name := plan.region_of(step))
+    """A violation of linear memory in a plan, one with rejected lowerings if there is one; empty if there is none."""
+    regions = {region.name: region for region in plan.regions}
+    stored = [(plan.region_of(step), what) for step, what in quadratic_parts(plan.schedule, plan.target.backward)]
+    reasoned = {name for name, _ in stored if name in regions and regions[name].refused}
+    for name, what in sorted(stored, key=lambda tensor: tensor[0] not in reasoned)[:1]:
+        region = regions.get(name)
         against = [f"not {low.name}: {reason}" for low in (region.refused if region else ()) for reason in low.against]
         why = "; ".join(against) or (region.chosen if region else "no lowering fits")
-        violations.insert(0 if against else len(violations), f"region '{name}' creates {what}: {why}")
-        if against:
-            break
-    return next(iter(violations), "")
+        return f"region '{name}' creates {what}: {why}"
+    return ""
 
 
 def backend_of(step: Step, requested: str) -> str:
@@ -51,9 +51,10 @@ def strictly(name: str, regions: Iterable[Region], requested: str) -> None:
 
     With Triton or C++, plain products and boxes stay on torch: these have kernels for everything else.
     """
-    for region in regions:
-        if region.backend != requested and not (requested in ("triton", "cpp") and region.plain):
-            raise InputError(
-                f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{requested}': "
-                f"{region.chosen}. Use backend '{region.backend}', or omit strict."
-            )
+    kernels_only = requested in ("triton", "cpp")
+    elsewhere = [region for region in regions if region.backend != requested and not (kernels_only and region.plain)]
+    for region in sorted(elsewhere, key=lambda region: not region.refused)[:1]:  # one that says why, if any does
+        raise InputError(
+            f"{name}: strict, but region '{region.name}' runs on '{region.backend}' instead of '{requested}': "
+            f"{region.chosen}. Use backend '{region.backend}', or omit strict."
+        )

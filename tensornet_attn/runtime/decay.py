@@ -140,7 +140,7 @@ def in_stretches(q: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, chunk: i
 def faded(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys with the factors of a decay, for all keys at once."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    low = least_of(b.detach() if q.dtype == wide else b)
+    low = least_of(as_scale(b, q))
     return q * exp((a - low).to(wide)).to(q.dtype), k * exp((low - b).to(wide)).to(k.dtype)
 
 
@@ -179,9 +179,9 @@ def decayed_chunks(
     pads = zip((q, k, v, a, b), (0, 0, 0, -torch.inf, torch.inf), strict=True)
     padded = (with_padding(t, (0, 0, 0, groups * size - m), pad).contiguous() for t, pad in pads)  # each is read twice
     q, k, v, a, b = (t.unflatten(-2, (groups, size)).unflatten(-2, (GROUP, chunk)) for t in padded)  # ... s c i d
-    scale_of = b.detach() if q.dtype == wide else b
-    low = running_least(least_of(scale_of).squeeze(-2))  # ... s c w
-    first = least_of(scale_of[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
+    of_scales = as_scale(b, q)
+    low = running_least(least_of(of_scales).squeeze(-2))  # ... s c w
+    first = least_of(of_scales[..., :1, 0, :1, :]).squeeze(-2) if before is None else before[1]  # as the first key
     ends = torch.minimum(running_least(low[..., -1, :]), first)  # ... s w
     start = torch.cat((first, ends), -2)[..., :-1, None, :]  # ... s 1 w
     low = torch.minimum(low, start)
@@ -256,6 +256,15 @@ def boundary(q: Tensor, a: Tensor, b: Tensor) -> float | None:
     if q.device.type != "cpu" or q.dtype != a.dtype or not is_plain((q, a, b)):
         return None
     return middle_of(*(x.detach().masked_fill(x.isinf(), 0) for x in (a, b)))
+
+
+def as_scale(b: Tensor, q: Tensor) -> Tensor:
+    """b, of which scales of sums are made. No result depends on a scale, so b is detached: its gradient is zero.
+
+    Where q is rounded to 16 bits, so are sums over queries and over keys that cancel; the gradient of the scale then
+    cancels what they are off by at all positions before it.
+    """
+    return b.detach() if q.dtype == torch.promote_types(q.dtype, torch.float32) else b
 
 
 def least_of(b: Tensor) -> Tensor:

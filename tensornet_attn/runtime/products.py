@@ -162,7 +162,7 @@ def exact_products(x: Tensor) -> torch.autocast:
 def exact_columns(x: Tensor, like: Tensor) -> Tensor:
     """Splits x [..., 1], a cumulative sum or a position, into columns [..., c] that add up to it.
 
-    One column; or three 16-bit columns if products with `like` are 16-bit, each holding the remaining digits.
+    One column; or three if their dtype, see `column_dtype`, has 16 bits, each holding the remaining digits.
     """
     dtype = column_dtype(like)
     if columns_of(like) == 1:

@@ -175,3 +175,5 @@ def test_strict() -> None:
         "time, recomputed in the backward, without a tensor of n x m elements. Use backend 'torch', or omit strict."
     )
     assert "on torch" in plan("talking_heads", "inductor").explain()
+    of_map = refusal(ta.compile, MAP, "cpp", strict=True)  # the box, not the product nested in it
+    assert of_map.startswith("map: strict, but region 'A' runs on 'torch' instead of 'cpp': dense softmax.")
