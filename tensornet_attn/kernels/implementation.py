@@ -103,14 +103,10 @@ class Context:
 
 
 class Rewriting(NamedTuple):
-    """A change of the whole diagram that gives maps implementations of their own.
-
-    `compared`: the complete plan is made without it too, and the cheaper one is taken.
-    """
+    """A change of the whole diagram that gives maps implementations of their own."""
 
     name: str
     apply: Callable[[Graph, Context], Lowered]
-    compared: bool = False
 
 
 class Implementation(KernelCost, ABC, Generic[Form]):

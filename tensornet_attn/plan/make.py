@@ -18,12 +18,13 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
-from tensornet_attn.kernels.implementation import Context, Lowered
+from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
 from tensornet_attn.plan.absorb import ABSORBED, absorbed
 from tensornet_attn.plan.cache import LruCache
 from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, ImplementationTable
 from tensornet_attn.plan.plan import Lowering, Plan, Region
+from tensornet_attn.plan.through import THROUGH
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
@@ -83,9 +84,22 @@ def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | N
 def _in_ways(
     graph: Graph, backend: str, target: Target, table: ImplementationTable, ways: Iterable[Way]
 ) -> dict[str, Plan]:
+    """The plan of a graph in each way: the cheapest of those with and without the rows that pay off only sometimes."""
     context = Context(target.sizes(graph), target, backend, table.rows)
     start, left_out = _simpler(graph, backend)
-    return {way.name: _planned(graph, start, table, context, way, left_out) for way in ways}
+    plans = dict[Way, tuple[Plan, set[str]]]()
+
+    def planned(way: Way) -> Plan:
+        """The plan without the rows that a way skips; an earlier one, if they changed nothing in it."""
+        for earlier, (plan, used) in plans.items():
+            skipped = {*way.without}
+            alike = earlier.forced == way.forced and earlier.always == way.always
+            if alike and {*earlier.without} <= skipped and not used & skipped:
+                return plan
+        plans[way] = _planned(graph, start, table, context, way, left_out)
+        return plans[way][0]
+
+    return {way.name: cheapest([planned(way), planned(way.skipping(THROUGH.name))]) for way in ways}
 
 
 def _as_written(graph: Graph, target: Target) -> Plan:
@@ -104,42 +118,43 @@ def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
 
 def _planned(
     written: Graph, start: Graph, table: ImplementationTable, context: Context, way: Way, left_out: tuple[Region, ...]
-) -> Plan:
-    """The plan of the diagram `written` in one way to plan; `start`: the diagram after the first rewrites."""
+) -> tuple[Plan, set[str]]:
+    """The plan of the diagram `written` without the rows that a way skips, and the names of the rows that changed it.
+
+    `start`: the diagram after the first rewrites.
+    """
     torch_context = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
     rows = tuple(row for row in context.rows if row.name not in way.without)
     context = replace(context, rows=rows, always=way.always, forced=way.forced)
-    notes, graph, others = _Notes(), start, list[Plan]()
-    for rewriting in table.rewritings:
-        if rewriting.name not in way.without:
-            rewritten = rewriting.apply(graph, torch_context)
-            if rewriting.compared and rewritten.chosen and rewriting.name not in way.forced:
-                without = replace(way, without=(*way.without, rewriting.name))
-                others.append(_planned(written, start, table, context, without, left_out))
-            graph = notes.taken(rewriting.name, rewritten)
-    planned = {graph: _implemented(graph, context)}
+    notes, graph, used = _Notes(), start, set[str]()
+    planned = dict[Graph, tuple[Graph, dict[str, Lowered]]]()
 
     def schedule_of(graph: Graph) -> Graph:
         if graph not in planned:
             planned[graph] = _implemented(graph, context)
         return planned[graph][0]
 
-    if ABSORBED not in way.without:
-        graph = notes.taken(ABSORBED, absorbed(graph, context, schedule_of))
+    absorbing = Rewriting(ABSORBED, lambda graph, _: absorbed(graph, context, schedule_of))
+    for rewriting in (*table.rewritings, absorbing):
+        if rewriting.name not in way.without:
+            rewritten = rewriting.apply(graph, torch_context)
+            used |= {rewriting.name} if rewritten.graph != graph else set()
+            graph = notes.taken(rewriting.name, rewritten)
     schedule, implementations = schedule_of(graph), planned[graph][1]
+    lowerings = (lowering for _, tried in planned.values() for lowering in tried.items())
+    used |= {name for name, lowered in lowerings if lowered.chosen or lowered.more}
     for name, implemented in implementations.items():
         notes.taken(name, implemented)
     lowered = [*implementations.values()][-1].graph
     replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
     regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
     regions += tuple(_regions(lowered, context.backend, notes))
-    plan = Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target)
-    return cheapest([plan, *others])
+    return Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target), used
 
 
 def cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
     """The plan with the least predicted time, the first of equals; the last one may take `of_last` times as long."""
-    if len(plans) == 1:
+    if all(plan is plans[0] for plan in plans):
         return plans[0]
     seconds = [plan.price.seconds for plan in plans]
     seconds[-1] /= of_last

@@ -53,7 +53,7 @@ def through_maps(graph: Graph, context: Context) -> Lowered:
     return Lowered(rewritten, chosen)
 
 
-THROUGH = Rewriting("queries through maps", through_maps, compared=True)
+THROUGH = Rewriting("queries through maps", through_maps)
 
 
 def _rows(graph: Graph, attention: Attention, scores: Term) -> tuple[Graph, tuple[Use, ...]]:

@@ -34,6 +34,10 @@ class Way:
     always: bool = False
     forced: tuple[str, ...] = ()
 
+    def skipping(self, *rows: str) -> Way:
+        """The way without further rows, unless it forces them."""
+        return replace(self, without=(*self.without, *(row for row in rows if row not in self.forced)))
+
 
 NOT_DENSE = [row.name for row in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
 NOT_DENSE += [row.name for row in (BAND, LINEAR, FUSED, BLOCKWISE)]
