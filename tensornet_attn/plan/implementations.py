@@ -39,11 +39,13 @@ _ADDED: list[Implementation[Any]] = []
 class ImplementationTable:
     """Rewritings of the diagram, then implementations in the order in which they are asked: added ones first.
 
-    Last, kernels get what they compute besides.
+    Last, kernels get what they compute besides. `skipped`: names of rows that a plan skips, for each plan that is
+    compared; a strict plan skips the last ones.
     """
 
     rewritings: tuple[Rewriting, ...]
     implementations: tuple[Implementation[Any], ...]
+    skipped: tuple[tuple[str, ...], ...] = ((),)
 
     @property
     def rows(self) -> tuple[Implementation[Any], ...]:
@@ -66,14 +68,12 @@ TORCH = ImplementationTable(
     (SHIFTED, *REWRITINGS),
     (BAND, STATES, LINEAR, CUMSUM, FUSED, EXPERTS, BLOCKWISE, SCAN),
 )
-# C++ kernels beside fused attention, and in its place: where scores mix several products, they need less work. They
+# C++ kernels beside fused attention, or in its place: where scores mix several products, they need less work. They
 # cannot shift a product with a table of keys, so the rewrite would leave these scores to blocks of queries.
-CPP = (
-    ImplementationTable(REWRITINGS, (*TORCH.implementations[:-2], NATIVE, BLOCKWISE, SCAN)),
-    ImplementationTable(
-        (WITH_WEIGHTS, THROUGH, NORMALIZED, HOISTS, SUMS),
-        (BAND, STATES, LINEAR, CUMSUM, EXPERTS, NATIVE, BLOCKWISE, SCAN),
-    ),
+CPP = ImplementationTable(
+    REWRITINGS,
+    (*TORCH.implementations[:-2], NATIVE, BLOCKWISE, SCAN),
+    ((), (FUSED.name, DUPLICATES.name, DISTRIBUTION.name)),
 )
 # A Triton kernel reads all values of one map, and skips keys outside a band.
 BESIDE_TILES = (WITH_WEIGHTS, THROUGH, NORMALIZED, BESIDE_KERNELS, DISTRIBUTION, SUMS)

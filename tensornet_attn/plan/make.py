@@ -52,13 +52,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     if backend == "reference":
         plans = {AS_PRICED: _as_written(graph, target)}
     else:
-        tables = {"triton": (BESIDE_FUSED if fused else TRITON_ALONE,), "cpp": CPP}.get(backend, (TORCH,))
-        tables = tables[-1:] if target.strict else tables
-        ways = WAYS if target.demanding else WAYS[:1]
-        by_table = [_in_ways(graph, backend, target, table, ways) for table in tables]
-        with_kernels = LONGER if target.device.measured else 1.0  # the last table is the one of kernels alone
-        best = cheapest([plans[AS_PRICED] for plans in by_table], with_kernels)
-        plans = next(plans for plans in by_table if plans[AS_PRICED] is best)
+        table = {"triton": BESIDE_FUSED if fused else TRITON_ALONE, "cpp": CPP}.get(backend, TORCH)
+        plans = _in_ways(graph, backend, target, table, WAYS if target.demanding else WAYS[:1])
     plan = chosen(plans) if target.demanding else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
@@ -99,7 +94,12 @@ def _in_ways(
         plans[way] = _planned(graph, start, table, context, way, left_out)
         return plans[way][0]
 
-    return {way.name: cheapest([planned(way), planned(way.skipping(THROUGH.name))]) for way in ways}
+    def best(way: Way) -> Plan:
+        return cheapest([planned(way), planned(way.skipping(THROUGH.name))])
+
+    skipped = table.skipped[-1:] if target.strict else table.skipped
+    of_last = LONGER if target.device.measured else 1.0  # the last one is of kernels alone
+    return {way.name: cheapest([best(way.skipping(*rows)) for rows in skipped], of_last) for way in ways}
 
 
 def _as_written(graph: Graph, target: Target) -> Plan:
