@@ -180,13 +180,11 @@ class BlockwiseQueries(InBlocks):
     name, kind, opaque, stepwise = "blocks of queries", "blockwise", True, True
 
     def unsupported(self, form: StepGroup, context: Context) -> tuple[str, ...]:
-        reason = form.reason or (None if context.always else too_small(form, context))
+        reason = form.reason or (None if self.name in context.forced else too_small(form, context))
         return () if reason is None else (reason,)
 
-    def cost(self, form: StepGroup, context: Context) -> FormCost | None:
+    def cost(self, form: StepGroup, context: Context) -> FormCost:
         """The time of blocks, with recomputation in the backward, and that of the separate steps."""
-        if context.always:
-            return None
         scene, target = scene_of(form.graph, context.sizes, context.target), context.target
         steps = dict.fromkeys(step for body in form.bodies for step in body)
         apart = sum(time_of_step(scene, step, target) for step in steps)

@@ -77,15 +77,14 @@ class FormCost:
 class Context:
     """The input of a planning decision: `sizes` of all legs, target, backend, and the rows of the table.
 
-    `always`: blocks of queries are used even if they do not pay off. `forced`: names of implementations and rewritings
-    that are used wherever they are supported, even if they do not pay off.
+    `forced`: names of implementations and rewritings that are used wherever they are supported, even if they do not
+    pay off.
     """
 
     sizes: Mapping[str, int]
     target: Target
     backend: str
     rows: tuple[Implementation[Any], ...]
-    always: bool = False
     forced: tuple[str, ...] = ()
 
     @property
@@ -135,8 +134,8 @@ class Implementation(KernelCost, ABC, Generic[Form]):
     def judged(self, form: Form, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
         """Why a form is not computed this way (unsupported, or too expensive); empty if it is. And the cost."""
         reasons = self.unsupported(form, context)
-        cost = None if reasons else self.cost(form, context)
-        if cost is None or cost.pays or self.name in context.forced:
+        cost = None if reasons or self.name in context.forced else self.cost(form, context)
+        if cost is None or cost.pays:
             return reasons, cost
         return (f"{cost.but} {cost}",), cost
 

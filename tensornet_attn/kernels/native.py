@@ -32,7 +32,7 @@ class Native(TilePrograms):
         return _region(graph, step).program
 
     def unsupported(self, form: StepGroup, context: Context) -> tuple[str, ...]:
-        reason = None if context.always else too_small(form, context)
+        reason = None if self.name in context.forced else too_small(form, context)
         return () if reason is None else (reason,)
 
     def describe(self, graph: Graph, step: Step, context: Context) -> str:

@@ -88,8 +88,7 @@ def _in_ways(
         """The plan without the rows that a way skips; an earlier one, if they changed nothing in it."""
         for earlier, (plan, used) in plans.items():
             skipped = {*way.without}
-            alike = earlier.forced == way.forced and earlier.always == way.always
-            if alike and {*earlier.without} <= skipped and not used & skipped:
+            if earlier.forced == way.forced and {*earlier.without} <= skipped and not used & skipped:
                 return plan
         plans[way] = _planned(graph, start, table, context, way, left_out)
         return plans[way][0]
@@ -125,7 +124,7 @@ def _planned(
     """
     torch_context = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
     rows = tuple(row for row in context.rows if row.name not in way.without)
-    context = replace(context, rows=rows, always=way.always, forced=way.forced)
+    context = replace(context, rows=rows, forced=way.forced)
     notes, graph, used = _Notes(), start, set[str]()
     planned = dict[Graph, tuple[Graph, dict[str, Lowered]]]()
 

@@ -10,6 +10,7 @@ from tensornet_attn.kernels.attention import FUSED
 from tensornet_attn.kernels.band import BAND
 from tensornet_attn.kernels.blockwise import BLOCKWISE
 from tensornet_attn.kernels.linear import LINEAR
+from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.absorb import ABSORBED
 from tensornet_attn.plan.demands import against_linear
 from tensornet_attn.plan.distribute import DISTRIBUTION
@@ -24,14 +25,10 @@ AS_PRICED = "the cheapest implementation of each region"
 
 @dataclass(frozen=True)
 class Way:
-    """Names of skipped rewritings and implementations. `always`: use blocks of queries even if they do not pay off.
-
-    `forced`: names of rewritings and implementations that are used even if they do not pay off.
-    """
+    """Names of skipped rewritings and implementations. `forced`: those used even if they do not pay off."""
 
     name: str
     without: tuple[str, ...] = ()
-    always: bool = False
     forced: tuple[str, ...] = ()
 
     def skipping(self, *rows: str) -> Way:
@@ -41,11 +38,12 @@ class Way:
 
 NOT_DENSE = [row.name for row in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
 NOT_DENSE += [row.name for row in (BAND, LINEAR, FUSED, BLOCKWISE)]
+IN_BLOCKS = (BLOCKWISE.name, NATIVE.name)
 WAYS = (
     Way(AS_PRICED),
-    Way("blocks of queries wherever possible", always=True),
-    Way(BLOCKS, (FUSED.name, HOISTS.name), always=True),
-    Way("blocks of queries instead of linear attention", (LINEAR.name, HOISTS.name, NORMALIZED.name), always=True),
+    Way("blocks of queries wherever possible", forced=IN_BLOCKS),
+    Way(BLOCKS, (FUSED.name, HOISTS.name), forced=IN_BLOCKS),
+    Way("blocks of queries instead of linear attention", (LINEAR.name, HOISTS.name, NORMALIZED.name), forced=IN_BLOCKS),
     Way(DENSE, (ABSORBED, *NOT_DENSE)),
     Way("keys and values as written", (ABSORBED,)),
 )

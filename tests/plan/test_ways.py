@@ -11,9 +11,12 @@ import tensornet_attn as ta
 from tensornet_attn.cost.devices import DEVICES, Device
 from tensornet_attn.cost.target import WORKLOADS, Target
 from tensornet_attn.graph import build
+from tensornet_attn.plan import make
+from tensornet_attn.plan.absorb import ABSORBED
+from tensornet_attn.plan.implementations import CPP, TORCH
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.plan.plan import Plan
-from tensornet_attn.plan.ways import WAYS
+from tensornet_attn.plan.ways import WAYS, Way, alternatives
 from tests.agreement import same_outcome
 from tests.designs.cases import CASES, compiled, drawn, inputs_of
 from tests.refusals import refusal
@@ -177,3 +180,27 @@ def test_strict() -> None:
     assert "on torch" in plan("talking_heads", "inductor").explain()
     of_map = refusal(ta.compile, MAP, "cpp", strict=True)  # the box, not the product nested in it
     assert of_map.startswith("map: strict, but region 'A' runs on 'torch' instead of 'cpp': dense softmax.")
+
+
+@pytest.mark.parametrize("name", ["abc", "fmm2", "mla", "talking_heads"])
+def test_a_way_does_not_depend_on_those_planned_before(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan serves each way that skips only rows that changed nothing in it, and is made once."""
+    graph, made = build(ta.load(name)), list[Way]()
+    one = make._planned
+    monkeypatch.setattr(make, "_planned", lambda *args: made.append(args[4]) or one(*args))
+    for backend, table in (("torch", TORCH), ("cpp", CPP)):
+        ways = alternatives([*(row.name for row in (*table.rewritings, *table.implementations)), ABSORBED])
+        target = Target(device=DEVICES["cpu"], memory=2**40)
+        together = make._in_ways(graph, backend, target, table, ways)
+        planned = len(made)
+        for way in ways:
+            alone = make._in_ways(graph, backend, target, table, (way,))
+            assert alone[way.name].schedule == together[way.name].schedule, (backend, way)
+        assert 0 < 2 * planned < len(made)
+        made.clear()
+
+
+def test_kernels_in_place_of_fused_attention_are_planned_only_where_it_would_be_used() -> None:
+    """Whatever the device, the plan says why it does not fuse."""
+    for device in (DEVICES["generic"], DEVICES["cpu"]):
+        assert "not fused attention: the scores are a product of 3" in plan("talking_heads", "cpp", device=device).explain()
