@@ -5,7 +5,7 @@ On a GPU, `auto` takes the plan of torch, of Triton or of both; on a CPU that of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from warnings import warn
 
@@ -68,7 +68,7 @@ def described(graph: Graph, backend: str, target: Target, host: Host, name: str)
             return plan
         return beside_cpp(plan, lambda: plan_of(graph, "cpp", target), name)
     if backend == "cpp" and (reason := host.against_compiler()):
-        return replace(plan_of(graph, "torch", target), instead=Lowering(backend, (reason,)))
+        return _in_place_of(backend, plan_of(graph, "torch", target), reason)
     return plan_of(graph, backend, target)
 
 
@@ -78,18 +78,25 @@ def in_torch(graph: Graph, target: Target, backend: str, reasons: tuple[str, ...
     if target.strict:
         raise InputError(f"{graph.name}: strict, but {cannot}")
     warn(f"{graph.name}: {cannot} Using 'torch' instead.", stacklevel=caller())
-    return replace(plan_of(graph, "torch", target), instead=Lowering(backend, reasons))
+    return _in_place_of(backend, plan_of(graph, "torch", target), *reasons)
 
 
 def on_gpu(graph: Graph, target: Target, host: Host) -> Plan:
-    """The plan of `auto` on a GPU: the fastest of three, or that of torch if Triton cannot run."""
-    if host.against_triton():
-        return plan_of(graph, "torch", target)
-    return fastest(
+    """The plan of `auto` on a GPU: the cheapest of three, or that of torch if Triton cannot run.
+
+    In the second one, Triton computes what torch's fused attention cannot. The roofline model predicts equal times for
+    the same operations on both backends. Ties go to torch for fused attention, which is tuned for the device, and
+    otherwise to Triton, because torch makes more passes over memory. Raises InputError if no plan meets its target.
+    """
+
+    makes: Sequence[Make] = (
         lambda: plan_of(graph, "torch", target),
         lambda: PLANS.get((graph.to_text(), BOTH, target), lambda: make_plan(graph, "triton", target, fused=True)),
         lambda: plan_of(graph, "triton", target),
     )
+    plans = [] if host.against_triton() else [plan for make in makes if (plan := _met(make))]
+    preferred = [plan for plan in plans if not against_linear(plan) and not _slower(plan, plans[-1])]
+    return cheapest([*preferred, *plans]) if plans else makes[0]()
 
 
 def on_cpu(graph: Graph, target: Target, host: Host) -> Plan:
@@ -97,37 +104,15 @@ def on_cpu(graph: Graph, target: Target, host: Host) -> Plan:
     if cpp := cached_cpp(graph, target, host):
         return faster_on_cpu(cpp, lambda: plan_of(graph, "torch", target))
     plan, reason = plan_of(graph, "torch", target), host.against_cache
-    return replace(plan, instead=Lowering("cpp", (reason,))) if reason else plan
+    return _in_place_of("cpp", plan, reason) if reason else plan
 
 
 def cached_cpp(graph: Graph, target: Target, host: Host) -> Plan | None:
     """The plan with C++ kernels, if the host has all of them; compiles nothing."""
     if host.in_cache is None:
         return None
-    try:
-        plan = plan_of(graph, "cpp", target)
-    except InputError:  # such as memory: torch's plan may fit, and has its own message
-        return None
-    return plan if host.in_cache(plan) else None
-
-
-def fastest(torch: Make, both: Make, triton: Make) -> Plan:
-    """The plan with the least predicted time; in `both`, Triton computes what torch's fused attention cannot.
-
-    The roofline model predicts equal times for the same operations on both backends. Ties go to torch for fused
-    attention, which is tuned for the device, and otherwise to Triton, because torch makes more passes over memory.
-    Raises InputError if no plan meets its target.
-    """
-    plans, errors = list[Plan](), list[InputError]()
-    for make in (torch, both, triton):
-        try:
-            plans.append(make())
-        except InputError as error:  # another plan may meet the target
-            errors.append(error)
-    if not plans:
-        raise errors[0]
-    preferred = [plan for plan in plans if not against_linear(plan) and not _slower(plan, plans[-1])]
-    return cheapest([*preferred, *plans])
+    plan = _met(lambda: plan_of(graph, "cpp", target))
+    return plan if plan and host.in_cache(plan) else None
 
 
 def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
@@ -137,18 +122,15 @@ def faster_on_cpu(cpp: Plan, torch: Make) -> Plan:
 
     They are rates of the device or, if it has none, of the shipped table, whose ratios of implementations then count.
     """
-    try:
-        torch_plan = torch()
-    except InputError:
+    torch_plan = _met(torch)
+    if torch_plan is None:
         return cpp
-    cpp_seconds, torch_seconds = map(_measured, (cpp, torch_plan))
-    if cpp_seconds < LONGER * torch_seconds:
-        doubt = ": kernels that are in the cache win in doubt" * (cpp_seconds > torch_seconds)
-        return replace(
-            cpp, instead=Lowering("torch", (f"it would take {_compared(torch_seconds, cpp_seconds, cpp)}{doubt}",))
-        )
-    reason = f"its kernels are in the cache, but would take {_compared(cpp_seconds, torch_seconds, cpp)}"
-    return replace(torch_plan, instead=Lowering("cpp", (reason,)))
+    seconds, torch_seconds = map(_measured, (cpp, torch_plan))
+    if cheapest((torch_plan, cpp), LONGER, (torch_seconds, seconds)) is torch_plan:
+        reason = f"its kernels are in the cache, but would take {_compared(seconds, torch_seconds, cpp)}"
+        return _in_place_of("cpp", torch_plan, reason)
+    doubt = ": kernels that are in the cache win in doubt" * (seconds > torch_seconds)
+    return _in_place_of("torch", cpp, f"it would take {_compared(torch_seconds, seconds, cpp)}{doubt}")
 
 
 def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
@@ -156,16 +138,25 @@ def beside_cpp(torch: Plan, cpp: Make, name: str) -> Plan:
 
     `name`: of the design in the command. A plan without such kernels stays as it is.
     """
-    try:
-        kernels = cpp()
-    except InputError:  # only torch meets the target
-        return torch
-    if "cpp" not in kernels.backends.values():
+    kernels = _met(cpp)
+    if kernels is None or "cpp" not in kernels.backends.values():
         return torch
     seconds, seconds_now = map(_measured, (kernels, torch))
     command = f"; 'tensornet-attn warm {name}' and these options compile them" if seconds < seconds_now else ""
     reason = f"its kernels are not compiled; they would take {instead(seconds, seconds_now)}{command}"
-    return replace(torch, instead=Lowering("cpp", (reason,)))
+    return _in_place_of("cpp", torch, reason)
+
+
+def _in_place_of(backend: str, plan: Plan, *reasons: str) -> Plan:
+    return replace(plan, instead=Lowering(backend, reasons))
+
+
+def _met(make: Make) -> Plan | None:
+    """A plan that is made; None if none meets the target: another backend's may, or says why not."""
+    try:
+        return make()
+    except InputError:
+        return None
 
 
 def _compared(seconds: float, baseline: float, plan: Plan) -> str:

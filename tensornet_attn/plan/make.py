@@ -6,7 +6,7 @@ reduces the time of the complete plan. The first implementation that accepts a f
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from tensornet_attn import limits
@@ -15,7 +15,6 @@ from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.errors import InputError, nearest
 from tensornet_attn.graph.graph import Graph, Step
-from tensornet_attn.graph.pairs import BATCH
 from tensornet_attn.graph.recurrence import Recurrence
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.kernels.implementation import Context, Lowered, Rewriting
@@ -25,7 +24,7 @@ from tensornet_attn.plan.demands import backend_of, strictly
 from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON_ALONE, ImplementationTable
 from tensornet_attn.plan.plan import Lowering, Plan, Region
 from tensornet_attn.plan.through import THROUGH
-from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, alternatives, chosen
+from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, chosen
 from tensornet_attn.rewrite.whole import gone, simplified
 from tensornet_attn.tiles.legs import quadratic
 
@@ -50,7 +49,8 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     the smallest possible peak, or the region that violates the requirement and the reason.
     """
     if backend == "reference":
-        plans = {AS_PRICED: _as_written(graph, target)}
+        regions = (Region(s.name, (s.name,), backend, "as written, dense") for s in graph.steps if not s.nested)
+        plans = {AS_PRICED: Plan(graph, graph, tuple(regions), backend, target)}
     else:
         table = {"triton": BESIDE_FUSED if fused else TRITON_ALONE, "cpp": CPP}.get(backend, TORCH)
         plans = _in_ways(graph, backend, target, table, WAYS if target.demanding else WAYS[:1])
@@ -63,15 +63,16 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
 def candidates(graph: Graph, target: Target = TRAINING, only: Container[str] | None = None) -> dict[str, Plan]:
     """torch's plan of a graph and all plans that it was preferred to, each schedule once, by the first way to get it.
 
-    `only`: names of the ways to plan.
+    They are those of all ways, and without or with each rewriting and implementation. `only`: names of ways to plan.
     """
     names = (
         *(row.name for row in TORCH.rewritings),
         *(row.name for row in TORCH.rows if not row.of_recurrences),
         ABSORBED,
     )
-    ways = [way for way in alternatives(names) if only is None or way.name in only]
-    plans = _in_ways(graph, "torch", target, TORCH, ways)
+    ways = [*WAYS, *(Way(f"without {name}", (name,)) for name in names)]
+    ways += [Way(f"{name} forced", forced=(name,)) for name in names]
+    plans = _in_ways(graph, "torch", target, TORCH, [way for way in ways if only is None or way.name in only])
     first_names = {plan.schedule.to_text(): name for name, plan in reversed(plans.items())}
     return {name: plan for name, plan in plans.items() if name in first_names.values()}
 
@@ -81,83 +82,84 @@ def _in_ways(
 ) -> dict[str, Plan]:
     """The plan of a graph in each way: the cheapest of those with and without the rows that pay off only sometimes."""
     context = Context(target.sizes(graph), target, backend, table.rows)
-    start, left_out = _simpler(graph, backend)
-    plans = dict[Way, tuple[Plan, set[str]]]()
+    simpler, trace = simplified(graph)
+    left_out = [  # a region for each step that was removed
+        Region(name, (name,), backend, f"removed: {rule}", removed=True)
+        for name, rule in gone(graph, trace).items()
+        if "." not in name
+    ]
+    plans = dict[tuple[tuple[str, ...], frozenset[str]], tuple[Plan, set[str]]]()
 
-    def planned(way: Way) -> Plan:
-        """The plan without the rows that a way skips; an earlier one, if they changed nothing in it."""
-        for earlier, (plan, used) in plans.items():
-            skipped = {*way.without}
-            if earlier.forced == way.forced and {*earlier.without} <= skipped and not used & skipped:
+    def planned(way: Way, *rows: str) -> Plan:
+        """The plan without these rows either; an earlier one, if it skips no others and none of them changed it."""
+        skipped = frozenset((*way.without, *rows)).difference(way.forced)
+        for (forced, fewer), (plan, used) in plans.items():
+            if forced == way.forced and fewer <= skipped and not used & skipped:
                 return plan
-        plans[way] = _planned(graph, start, table, context, way, left_out)
-        return plans[way][0]
-
-    def best(way: Way) -> Plan:
-        return cheapest([planned(way), planned(way.skipping(THROUGH.name))])
+        forcing = replace(context, forced=way.forced)
+        plans[way.forced, skipped] = plan, _ = _planned(graph, simpler, table, forcing, skipped, left_out)
+        return plan
 
     skipped = table.skipped[-1:] if target.strict else table.skipped
     of_last = LONGER if target.device.measured else 1.0  # the last one is of kernels alone
-    return {way.name: cheapest([best(way.skipping(*rows)) for rows in skipped], of_last) for way in ways}
-
-
-def _as_written(graph: Graph, target: Target) -> Plan:
-    regions = (Region(s.name, (s.name,), "reference", "as written, dense") for s in graph.steps if not s.nested)
-    return Plan(graph, graph, tuple(regions), "reference", _lengths(target.sizes(graph)), target)
-
-
-def _simpler(graph: Graph, backend: str) -> tuple[Graph, tuple[Region, ...]]:
-    """The graph after the rewrites that never increase cost, and a region for each step that they removed."""
-    simpler, trace = simplified(graph)
-    regions = (
-        Region(name, (name,), backend, f"removed: {rule}", removed=True) for name, rule in gone(graph, trace).items()
-    )
-    return simpler, tuple(region for region in regions if "." not in region.name)
+    return {
+        way.name: cheapest(
+            [cheapest([planned(way, *rows), planned(way, *rows, THROUGH.name)]) for rows in skipped], of_last
+        )
+        for way in ways
+    }
 
 
 def _planned(
-    written: Graph, start: Graph, table: ImplementationTable, context: Context, way: Way, left_out: tuple[Region, ...]
+    written: Graph,
+    start: Graph,
+    table: ImplementationTable,
+    context: Context,
+    skipped: Container[str],
+    left_out: Sequence[Region],
 ) -> tuple[Plan, set[str]]:
-    """The plan of the diagram `written` without the rows that a way skips, and the names of the rows that changed it.
+    """The plan of the diagram `written` without the `skipped` rows, and the names of the rows that changed it.
 
-    `start`: the diagram after the first rewrites.
+    `start`: the diagram after the rewrites that never increase cost.
     """
-    torch_context = replace(context, backend="torch", rows=TORCH.rows)  # Triton fuses all maps that torch fuses
-    rows = tuple(row for row in context.rows if row.name not in way.without)
-    context = replace(context, rows=rows, forced=way.forced)
+    torch_context = replace(context, backend="torch", rows=TORCH.rows, forced=())  # Triton fuses what torch fuses
+    context = replace(context, rows=tuple(row for row in context.rows if row.name not in skipped))
     notes, graph, used = _Notes(), start, set[str]()
     planned = dict[Graph, tuple[Graph, dict[str, Lowered]]]()
 
     def schedule_of(graph: Graph) -> Graph:
         if graph not in planned:
-            planned[graph] = _implemented(graph, context)
+            planned[graph] = _, lowerings = _implemented(graph, context)
+            used.update(name for name, lowered in lowerings.items() if lowered.chosen or lowered.more)
         return planned[graph][0]
 
     absorbing = Rewriting(ABSORBED, lambda graph, _: absorbed(graph, context, schedule_of))
     for rewriting in (*table.rewritings, absorbing):
-        if rewriting.name not in way.without:
+        if rewriting.name not in skipped:
             rewritten = rewriting.apply(graph, torch_context)
-            used |= {rewriting.name} if rewritten.graph != graph else set()
+            if rewritten.graph != graph:
+                used.add(rewriting.name)
             graph = notes.taken(rewriting.name, rewritten)
     schedule, implementations = schedule_of(graph), planned[graph][1]
-    lowerings = (lowering for _, tried in planned.values() for lowering in tried.items())
-    used |= {name for name, lowered in lowerings if lowered.chosen or lowered.more}
     for name, implemented in implementations.items():
         notes.taken(name, implemented)
     lowered = [*implementations.values()][-1].graph
     replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
-    regions = left_out + tuple(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)
-    regions += tuple(_regions(lowered, context.backend, notes))
-    return Plan(written, schedule, regions, context.backend, _lengths(context.sizes), context.target), used
+    regions = [*left_out, *(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)]
+    regions += _regions(lowered, context.backend, notes)
+    return Plan(written, schedule, tuple(regions), context.backend, context.target), used
 
 
-def cheapest(plans: Sequence[Plan], of_last: float = 1.0) -> Plan:
-    """The plan with the least predicted time, the first of equals; the last one may take `of_last` times as long."""
+def cheapest(plans: Sequence[Plan], of_last: float = 1.0, seconds: Iterable[float] = ()) -> Plan:
+    """The plan with the least predicted time, the first of equals; the last one may take `of_last` times as long.
+
+    `seconds`: of each plan, if not its price.
+    """
     if all(plan is plans[0] for plan in plans):
         return plans[0]
-    seconds = [plan.price.seconds for plan in plans]
-    seconds[-1] /= of_last
-    return plans[seconds.index(min(seconds))]
+    by_plan = [*seconds] or [plan.price.seconds for plan in plans]
+    by_plan[-1] /= of_last
+    return plans[by_plan.index(min(by_plan))]
 
 
 def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lowered]]:
@@ -170,10 +172,6 @@ def _implemented(graph: Graph, context: Context) -> tuple[Graph, dict[str, Lower
         graph = row.marked(lowered.graph) if context.backend == "cpp" else lowered.graph
         implementations[row.name] = replace(lowered, graph=graph)
     return split_best(graph, context.sizes, context.device, context.device.width)[0], implementations
-
-
-def _lengths(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    return tuple((leg, size) for leg, size in sizes.items() if leg != BATCH)
 
 
 @dataclass(frozen=True)
@@ -202,14 +200,9 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
         against = dict.fromkeys(low for name in steps for low in notes.refused.get(name, []) if low.against)
         how = notes.chosen[step.name] if step.kernel else _chosen(step)
         cost = next((notes.costs[name] for name in (step.name, *steps) if name in notes.costs), "")
-        plain = _plain(lowered, step)
+        alone = step.kernel is None or KERNELS[step.kernel.kind].plain(step)
+        plain = alone and not quadratic(lowered, step.legs)
         yield Region(steps[-1], steps, backend_of(step, backend), how, tuple(against), plain, cost)
-
-
-def _plain(graph: Graph, step: Step) -> bool:
-    """Whether a step is a product, a box, or a kernel in place of one, without values of queries x keys."""
-    alone = step.kernel is None or KERNELS[step.kernel.kind].plain(step)
-    return alone and not quadratic(graph, step.legs)
 
 
 def _chosen(step: Step) -> str:

@@ -9,6 +9,7 @@ from tensornet_attn.cost.price import PlanPrice, price_of
 from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.graph import Graph
+from tensornet_attn.graph.pairs import BATCH
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,6 @@ class Offer:
 class Plan:
     """`graph`: the diagram as written. `schedule`: the diagram in primitive steps, in execution order.
 
-    `lengths`: the lengths that the orders of products are optimised for; the code is correct for all lengths.
     `offers`: the plans that were compared, if the target limits memory or requires linear memory. `instead`: the
     requested backend, if it cannot run; on a CPU, the backend that `auto` did not choose.
     """
@@ -69,10 +69,14 @@ class Plan:
     schedule: Graph
     regions: tuple[Region, ...]
     backend: str
-    lengths: tuple[tuple[str, int], ...]
     target: Target = TRAINING
     offers: tuple[Offer, ...] = ()
     instead: Lowering | None = None
+
+    @property
+    def lengths(self) -> tuple[tuple[str, int], ...]:
+        """The lengths that the orders of products are optimised for; the code is correct for all lengths."""
+        return tuple(leg for leg in self.target.sizes(self.graph).items() if leg[0] != BATCH)
 
     @property
     def backends(self) -> dict[str, str]:

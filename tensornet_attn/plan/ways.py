@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tensornet_attn.errors import InputError
@@ -31,31 +31,20 @@ class Way:
     without: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
 
-    def skipping(self, *rows: str) -> Way:
-        """The way without further rows, unless it forces them."""
-        return replace(self, without=(*self.without, *(row for row in rows if row not in self.forced)))
 
-
-NOT_DENSE = [row.name for row in (NORMALIZED, HOISTS, DUPLICATES, DISTRIBUTION)]
-NOT_DENSE += [row.name for row in (BAND, LINEAR, FUSED, BLOCKWISE)]
+HOISTED = (NORMALIZED.name, HOISTS.name)
 IN_BLOCKS = (BLOCKWISE.name, NATIVE.name)
 WAYS = (
     Way(AS_PRICED),
     Way("blocks of queries wherever possible", forced=IN_BLOCKS),
     Way(BLOCKS, (FUSED.name, HOISTS.name), forced=IN_BLOCKS),
-    Way("blocks of queries instead of linear attention", (LINEAR.name, HOISTS.name, NORMALIZED.name), forced=IN_BLOCKS),
-    Way(DENSE, (ABSORBED, *NOT_DENSE)),
+    Way("blocks of queries instead of linear attention", (LINEAR.name, *HOISTED), forced=IN_BLOCKS),
+    Way(
+        DENSE,
+        (ABSORBED, *HOISTED, DUPLICATES.name, DISTRIBUTION.name, BAND.name, LINEAR.name, FUSED.name, BLOCKWISE.name),
+    ),
     Way("keys and values as written", (ABSORBED,)),
 )
-
-
-def alternatives(names: Iterable[str]) -> tuple[Way, ...]:
-    """All ways to plan: those above, and without or with each rewriting or implementation of these names."""
-    names = tuple(names)
-    single = [Way(f"without {name}", (name,)) for name in names] + [
-        Way(f"{name} forced", forced=(name,)) for name in names
-    ]
-    return (*WAYS, *single)
 
 
 def chosen(plans: Mapping[str, Plan]) -> Plan:

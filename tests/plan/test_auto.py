@@ -14,9 +14,16 @@ from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
 from tensornet_attn.plan import auto
 from tensornet_attn.plan.auto import Host, beside_cpp, faster_on_cpu, planned
+from tensornet_attn.plan.plan import Plan
 
 ON_CPU = target_from(device_costs="cpu")
 KERNELS = "cpp: its kernels are in the cache, but would"
+
+
+def both(name: str) -> tuple[Plan, Plan]:
+    """Of C++ kernels, and of torch."""
+    graph = build(ta.load(name))
+    return plan_of(graph, "cpp", ON_CPU), plan_of(graph, "torch", ON_CPU)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +41,8 @@ KERNELS = "cpp: its kernels are in the cache, but would"
 def test_kernels_are_taken_unless_they_clearly_take_longer(
     seconds: float, backend: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = build(ta.load("hard_fish"))
-    cpp, torch = (plan_of(graph, backend, ON_CPU) for backend in ("cpp", "torch"))
-    times = {"cpp": seconds, "torch": 1.0}
-    monkeypatch.setattr(auto, "_measured", lambda plan: times[plan.backend])
+    cpp, torch = both("hard_fish")
+    monkeypatch.setattr(auto, "_measured", {cpp: seconds, torch: 1.0}.get)
     found = faster_on_cpu(cpp, lambda: torch)
     assert found.backend == backend
     assert found.explain().splitlines()[1] == f"  not {said}"
@@ -58,10 +63,8 @@ def test_kernels_are_taken_where_the_plan_of_torch_misses_its_target() -> None:
 def test_kernels_that_are_not_compiled_are_named_with_the_command(
     seconds: float, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    graph = build(ta.load("hard_fish"))
-    cpp, torch = (plan_of(graph, backend, ON_CPU) for backend in ("cpp", "torch"))
-    times = {"cpp": seconds, "torch": 1.0}
-    monkeypatch.setattr(auto, "_measured", lambda plan: times[plan.backend])
+    cpp, torch = both("hard_fish")
+    monkeypatch.setattr(auto, "_measured", {cpp: seconds, torch: 1.0}.get)
     figures = {0.5: "500 milliseconds instead of 1 second", 2.0: "2 seconds instead of 1 second"}[seconds]
     told = beside_cpp(torch, lambda: cpp, "hard_fish").explain().splitlines()
     assert told[1] == f"  not cpp: its kernels are not compiled; they would take {figures}{command}"
@@ -86,8 +89,7 @@ def test_kernels_win_in_doubt_where_a_backend_asks_for_them() -> None:
 
 
 def test_linear_attention_takes_less_time_in_cpp() -> None:
-    graph = build(ta.load("linear"))
-    cpp, torch = (plan_of(graph, backend, ON_CPU) for backend in ("cpp", "torch"))
+    cpp, torch = both("linear")
     found = faster_on_cpu(cpp, lambda: torch)
     assert "cpp" in found.backends.values()
     times = re.search(r"not torch: it would take (.*) milliseconds instead of (.*) milliseconds", found.explain())
