@@ -24,10 +24,9 @@ from tensornet_attn.bench.case import FORWARD, Case
 from tensornet_attn.bench.machine import Rates
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import dtype_bytes, sizes_at
 from tensornet_attn.cost.target import target_from
-from tensornet_attn.cost.work import products
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph import Graph
 from tensornet_attn.graph.diagram import on_pairs
 from tensornet_attn.graph.graph import Step
@@ -51,7 +50,7 @@ def model_of(case: Case, kind: str, backend: str, rates: Rates | None) -> PassFl
     """The model of a pass in the plan of our backend."""
     plan = compiler.plan_of(case.graph, backend, target_from(**case.wanted(kind)))
     flops, moved = flops_of(plan.schedule, case, kind), bytes_of(case, kind)
-    work, exps = work_of(plan.schedule, case, kind)
+    work, exps = shapes_of(plan.schedule, case, kind)
     return PassFloor(flops, moved, None if rates is None else rates.floor(flops, moved, work, exps), exps)
 
 
@@ -65,22 +64,22 @@ def flops_of(schedule: Graph, case: Case, kind: str) -> int:
     scene, total = scene_of(schedule, case), 0
     for step in scene.graph.steps:
         batch = scene.batch_of(step)
-        step_products = products(scene, step).items()
+        step_products = work_of(scene, step).products.items()
         pairs = sum(count * int(scene.size(legs) * visible_share(scene, legs)) for legs, count in step_products)
         total += 2 * _times(scene, step, kind) * batch * pairs
     return total
 
 
-def work_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, float]], int]:
+def shapes_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape, float]], int]:
     """The FLOPs of a schedule by shape, and its exponentials, over the whole batch."""
     scene, work, exps = scene_of(schedule, case), list[tuple[Shape, float]](), 0
     for step in scene.graph.steps:
-        step_matmuls = matmuls(scene, step)
+        step_work = work_of(scene, step)
         work += [
             (shape, 2 * _times(scene, step, kind) * macs * float(visible_share(scene, legs)))
-            for shape, legs, macs in step_matmuls
+            for shape, legs, macs in step_work.matmuls
         ]
-        exps += sum(int(count * visible_share(scene, legs)) for legs, count in exponentials(scene, step))
+        exps += sum(int(count * visible_share(scene, legs)) for legs, count in step_work.exponentials)
     return work, exps
 
 

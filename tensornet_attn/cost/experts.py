@@ -13,7 +13,6 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 from tensornet_attn.constants import MOST_BITS
-from tensornet_attn.cost.scene import HELD
 from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.ir.arithmetic import Arith
 from tensornet_attn.ir.steps import within, without
@@ -61,11 +60,6 @@ class Experts:
     topk: Step
     products: tuple[ExpertProduct, ...] = ()
     gathers: bool = False
-
-
-def held(graph: Graph) -> frozenset[str]:
-    """The tensors of the module, which can be weights of experts."""
-    return frozenset(tensor.name for tensor in graph.tensors if tensor.role in HELD)
 
 
 def read_product(step: Step, gate: Use, expert: str, weights: Container[str]) -> ExpertProduct | str:

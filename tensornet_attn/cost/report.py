@@ -13,12 +13,12 @@ from dataclasses import asdict, dataclass
 from itertools import product
 
 from tensornet_attn.cost.kernels import steps_of
-from tensornet_attn.cost.memory import live, moved, saved
+from tensornet_attn.cost.memory import live
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import columns, human, lengths_of, sizes_at, whole
 from tensornet_attn.cost.sizes import dtype_bytes as bytes_of
-from tensornet_attn.cost.work import Monomials, elementwise, macs, polynomial, products
+from tensornet_attn.cost.work import Monomials, polynomial, saved, work_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.steps import without
@@ -218,17 +218,18 @@ def cost(
     routing, beside = Routing.of(scene.graph), beside_output(scene.graph)
     rows: dict[str, StepCost] = {}
     for step in scene.graph.steps:
+        work = work_of(scene, step)
         kept = {name: floats for name, floats in saved(scene, step).items() if name not in before}
         before |= kept.keys()
-        monomials.update(products(scene, step))
+        monomials.update(work.products)
         routed, routed_macs = routed_products(scene, step, routing)
         chosen.update(routed)
         name = _row(step)
         rows[name] = rows.get(name, StepCost(name, training=True)) + StepCost(
             name,
-            macs(scene, step),
-            elementwise(scene, step),
-            dtype_bytes * moved(scene, step),
+            work.macs,
+            work.elementwise,
+            dtype_bytes * work.moved,
             dtype_bytes * live_at[step.name],
             sum(kept.values()),
             _fused(step, name),

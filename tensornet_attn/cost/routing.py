@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.scene import SizedGraph, word
-from tensornet_attn.cost.work import Monomials, products
+from tensornet_attn.cost.work import Monomials, work_of
 from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Graph, Step, Use, body_graph
 from tensornet_attn.ir.arithmetic import Arith, evaluate
@@ -148,7 +148,7 @@ def routed_products(scene: SizedGraph, step: Step, routing: Routing) -> tuple[Mo
     batch = scene.batch_of(step)
     monomials: Monomials = Counter()
     total = 0
-    for legs, count in products(scene, step).items():
+    for legs, count in work_of(scene, step).products.items():
         chosen = _chosen(scene, legs, routing.acting(step))
         monomials[tuple(word(chosen[leg]) if leg in chosen else leg for leg in legs)] += count
         size = 1

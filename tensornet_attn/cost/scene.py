@@ -44,6 +44,16 @@ class SizedGraph:
         return str(self.graph.key)
 
     @property
+    def pair(self) -> set[str]:
+        """The query and key legs."""
+        return {leg for leg in (self.graph.query, self.graph.key) if leg}
+
+    @property
+    def alike(self) -> frozenset[str]:
+        """The steps with one row for all queries."""
+        return one_row(self.graph)
+
+    @property
     def queries(self) -> int:
         return self.sizes[self.query]
 
@@ -139,7 +149,7 @@ class SizedGraph:
 
         Without a mask, a result that all queries read alike has one row.
         """
-        skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
+        skipped = {without, self.graph.query} if what.name in self.alike else {without}
         legs = [leg for leg in what.legs if leg not in skipped]
         return self.size(legs) * self.batch_of(what)
 
@@ -163,12 +173,23 @@ class SizedGraph:
                 counts[tensor.name] = self.size(tensor.legs) * self.batch_of(tensor)
         return counts | dict.fromkeys(self.inside, 0)
 
+    def kept(self, uses: Iterable[Use]) -> dict[str, int]:
+        """Elements of the memories of these uses, without those of the module."""
+        module_tensors = held(self.graph)
+        names = (self.storage[use.name] for use in uses)
+        return {name: self.stored[name] for name in names if name not in module_tensors}
+
     def shape(self, name: str) -> int:
         """Elements of a stored weight, constant or state; a leg without a fixed size counts with its current length."""
         if name in self.graph.tensor and self.graph.tensor[name].stored:
             return prod(size or 1 for size in self.graph.shape_of(name))
         legs = self.graph.legs_of(name)
         return prod(stored or self.sizes[leg] for leg, stored in zip(legs, self.graph.shape_of(name), strict=True))
+
+
+def held(graph: Graph) -> frozenset[str]:
+    """The tensors of the module, which can be weights of experts."""
+    return frozenset(tensor.name for tensor in graph.tensors if tensor.role in HELD)
 
 
 def _owner(name: str) -> str:

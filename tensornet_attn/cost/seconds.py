@@ -40,17 +40,13 @@ from tensornet_attn.constants import (
     PROJECTED_ZEN5,
     STRETCH,
 )
-from tensornet_attn.cost.experts import held
 from tensornet_attn.cost.kernels import Parts, cost_of, deep_inside
-from tensornet_attn.cost.memory import moved
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, RateTable
-from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.shapes import between, exponentials, matmuls
-from tensornet_attn.graph.alike import one_row
+from tensornet_attn.cost.scene import SizedGraph, held
+from tensornet_attn.cost.work import is_product, work_of
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, Use, cached
-from tensornet_attn.graph.pairs import summed
 from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.arithmetic import Number, to_text
@@ -108,9 +104,9 @@ def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in
 
 def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
     """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
-    if step.name in one_row(scene.graph):
-        scene = scene.at({scene.query: 1})
-    of_kernel = cost_of(step).seconds(scene, step, table, backward)
+    work = work_of(scene, step)
+    scene = work.scene
+    of_kernel = work.seconds(table, backward)
     if of_kernel is not None:
         return of_kernel
     parts: defaultdict[str, float] = defaultdict(float)
@@ -118,24 +114,24 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
     call, pass_count = table.call[learned], passes_of(learned)
     if step.contraction is not None and scene.view(step):
         pass
-    elif _is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
+    elif is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
         operands, output = [scene.elements(use) for use in step.uses], scene.elements(step)
         passes = (sum(operands) + max(operands), max(operands)), (max(operands) + output, output)
         parts[ELEMENTWISE] = pass_count * sum(
             WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes
         )
-    elif _is_product(step):
+    elif is_product(step):
         parts["product"] = _product(scene, step, table, learned)
         parts[PAGES] = _pages((step, *step.uses) if learned else (step,), scene, table)
     else:
-        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls(scene, step))
-        pass_seconds = WIDTH * moved(scene, step) / table.pass_rate(WIDTH * scene.elements(step))
+        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in work.matmuls)
+        pass_seconds = WIDTH * work.moved / table.pass_rate(WIDTH * scene.elements(step))
         if scans(step):  # in strides
             positions, row = scene.queries, scene.elements(step, scene.graph.query)
             pass_seconds = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
             parts["call"] = pass_count * calls * table.call[False]
-        chunked = between(scene, step)
+        chunked = work.between
         if chunked:  # operands are copied into chunks; scores are masked and states summed up
             pass_seconds = 2 * pass_seconds + sum(
                 4 * kept / min(kept, STRETCH) * accessed(min(kept, STRETCH), table) for kept in chunked
@@ -157,7 +153,7 @@ def of_exponentials(scene: SizedGraph, step: Step, table: RateTable, learned: bo
     """The exponentials of softmaxes and kernels, and what a map takes besides its passes."""
     if step.box is not None and step.box.function is not None:
         return 0.0, scene.elements(step) * table.of_map(step.box.function.to_text(to_text), learned)
-    return sum(count for _, count in exponentials(scene, step)) / table.exponentials, 0.0
+    return sum(count for _, count in work_of(scene, step).exponentials) / table.exponentials, 0.0
 
 
 def drawn_and_dropped(scene: SizedGraph, step: Step, table: RateTable, training: bool) -> float:
@@ -178,11 +174,6 @@ def kind_of(step: Step) -> str:
     return step.box.kind if mixes and step.box is not None else ELEMENTWISE
 
 
-def _is_product(step: Step) -> bool:
-    op = step.contraction
-    return op is not None and len(op.uses) == 2 and len(op.terms) == 1 and bool(summed(step))
-
-
 def _sums_products(graph: Graph, step: Step) -> bool:
     """Whether a block multiplies the elements of two tensors and adds up the products: no leg is left for a product of
     matrices."""
@@ -194,7 +185,7 @@ def _sums_products(graph: Graph, step: Step) -> bool:
 
 def _product(scene: SizedGraph, step: Step, table: RateTable, learned: bool) -> float:
     """A product of two tensors, and the products of their gradients."""
-    ((shape, _, _),) = matmuls(scene, step)
+    ((shape, _, _),) = work_of(scene, step).matmuls
     if _projects(scene, step, shape, table):
         seconds, *backward = projected(shape, table, _cancelling(scene.graph))
     else:

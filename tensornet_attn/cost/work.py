@@ -1,4 +1,4 @@
-"""Arithmetic of a primitive step: MACs as monomials in legs; elementwise operations are counted separately.
+"""The work of a step: what costs, peaks of memory and prices add up over a schedule.
 
 MACs (FLOPs = 2 MACs), each the product of the sizes of a set of legs, times the batch:
 
@@ -11,59 +11,392 @@ MACs (FLOPs = 2 MACs), each the product of the sizes of a set of legs, times the
                                  m (d d + 3 d e) + m / C d d e at n = m. m d e more if the state decays, and if values
                                  are written by separate keys
 
+Matrix products by shape, `batch` products of [rows, summed] times [summed, columns], rows >= columns:
+
+    product that sums a leg      batch: legs of both factors and the result; rows, columns: legs of one factor
+    fused attention              for each head, queries x keys of the width, and queries x width of the keys
+    blocks of queries            the products inside, for one block
+    pairs in chunks of a kernel  batch: heads and chunks; a chunk of positions, summed over a chunk, for the other legs
+    other kernels, boxes         batch: heads; rows: positions; columns, summed: the larger and the smaller of the rest
+
 Elementwise operations, one per element of the result unless stated otherwise:
 
     product that sums no leg     1
     coefficient other than 1     1 per element that it multiplies
     linear combination           1 per term after the first
     boxes                        by `ops`: a number per element of `of`; 1 more for each of mask, scale and dropout
+
+Saved: the distinct tensors, except weights, constants and states, that backward needs if inputs and trainable weights
+get gradients, as in plain PyTorch:
+
+    product of two               each factor, if the other one gets a gradient; coefficients are not tensors
+    linear combination           nothing
+    fused attention              query, key, value, result at one width, one log-sum-exp per row of scores
+    attention within a band      the same of its blocks, with copies of keys and values
+    features side by side        what the products of their parts save
+    grouped experts              the order of all experts, chosen gates, rows of operands, what boxes between them save
+    linear attention             operands, before maps that its tiles compute, and states; chunks copy the operands
+    other fused operations       operands and result, and additions by kind
+    boxes                        by `ops`: operands, the result, one number per row, k positions per row
+    scans in blocks              operands, and the states before each block; no tensor has the other states
+    softmax with dropout         also its result before dropout
+
+Boolean masks, including those of dropout, are not floats and are not counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from math import prod
 
-from tensornet_attn.cost.kernels import cost_of, inside
+from tensornet_attn.constants import STRETCH
+from tensornet_attn.cost.devices import Device
+from tensornet_attn.cost.kernels import KERNELS, Parts, cost_of, inside
+from tensornet_attn.cost.products import Matmul, Shape
+from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
-from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.diagram import operation_of
-from tensornet_attn.graph.graph import Contraction, Graph, Step
+from tensornet_attn.graph.graph import Box, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.steps import without
+from tensornet_attn.ir.values import Legs
+from tensornet_attn.ops.operation import Operation
 
-Monomials = Counter[tuple[str, ...]]  # legs, in the order of the design's legs: number of occurrences
+Monomials = Counter[Legs]  # legs, in the order of the design's legs: number of occurrences
+Saved = dict[str, int]  # elements, by the name of the memory
 
 
-def products(scene: SizedGraph, step: Step) -> Monomials:
-    """MACs of a step for one batch element, by the legs they run over; one row of what all queries read alike."""
-    monomials: Monomials = Counter()
-    kernel = cost_of(step)
-    of_kernel = kernel.macs(scene, step)
-    if of_kernel is not None:
-        monomials.update(of_kernel)
-    elif step.kernel is not None:
-        inner_scene, inner_steps = inside(scene, step)
-        keys_met = kernel.keys_met(scene, step)
-        for legs, count in sum((products(inner_scene, inner) for inner in inner_steps), Counter()).items():
-            count *= kernel.programs_alike(scene, step, legs)
-            if keys_met is not None and _pairs(scene) <= {*legs}:
-                monomials[without(legs, scene.graph.key)] += keys_met * count
+class Work:
+    """The work of a product or a linear combination at the sizes of a scene; that of boxes and kernels is derived.
+
+    Figures are of the forward and the whole batch unless stated otherwise.
+    """
+
+    def __init__(self, scene: SizedGraph, step: Step):
+        self.scene, self.step = scene, step
+        self.batch = scene.batch_of(step)
+        self.learned = step.name in scene.learned
+
+    @cached_property
+    def products(self) -> Monomials:
+        """MACs of one batch element, by the legs they run over; one row of what all queries read alike."""
+        alike = [self.scene.query] if self.step.name in self.scene.alike else []
+        return Counter({without(legs, *alike): count for legs, count in self.monomials.items()})
+
+    @property
+    def monomials(self) -> Mapping[Legs, int]:
+        """MACs of one batch element, by the legs they run over."""
+        uses = self.step.uses if is_product(self.step) else ()
+        return {self.scene.ordered(leg for use in uses for leg in use.legs): 1} if uses else {}
+
+    @cached_property
+    def macs(self) -> int:
+        """MACs over the whole batch."""
+        return self.batch * sum(count * self.scene.size(legs) for legs, count in self.products.items())
+
+    @property
+    def gradient_macs(self) -> int:
+        """MACs of the gradients of the operands."""
+        return self.macs * self.gradients * self.learned
+
+    @property
+    def gradients(self) -> int:
+        """The products of a backward, as multiples of the forward's."""
+        return sum(use.name in self.scene.learned for use in self.step.uses)
+
+    @property
+    def matmuls(self) -> list[Matmul]:
+        """The matrix products by shape."""
+        if not is_product(self.step):
+            return []
+        scene, step = self.scene, self.step
+        kept, alike = {*step.legs}, scene.alike
+        broadcast = [step.name not in alike and use.name in alike for use in step.uses]  # for the other's queries
+        left, right = (
+            {*use.legs} - ({scene.query} if shared else set()) for use, shared in zip(step.uses, broadcast, strict=True)
+        )
+        both = left & right
+        sides = [scene.size((legs - both) & kept) for legs in (left, right)]
+        batch, inner = scene.size(both & kept), scene.size((left | right) - kept)
+        batched = [use.name in scene.batched for use in step.uses]
+        if all(batched):
+            batch *= scene.batch
+        elif any(batched):
+            sides[batched.index(True)] *= scene.batch
+        shape = Shape(batch, max(sides), min(sides), inner)
+        return [Matmul(shape, tuple(left | right), float(shape.macs))]
+
+    @property
+    def elementwise(self) -> int:
+        """Elementwise operations."""
+        scene, step = self.scene, self.step
+        if scene.view(step):
+            return 0
+        elements, one_term = scene.elements(step), len(step.terms) == 1
+        count = (len(step.terms) - 1) * elements
+        for term in step.terms:
+            if one_term and not term.factors:
+                return elements
+            multiplied = elements if one_term else sum(scene.elements(use) for use in term.factors)
+            count += multiplied * (abs(scene.number(term.coefficient)) != 1)
+        if one_term and len(step.uses) == 2 and not summed(step):
+            count += elements
+        if one_term and len(step.uses) == 1 and summed(step):
+            count += scene.elements(step.uses[0])
+        return count
+
+    @property
+    def exponentials(self) -> list[tuple[Legs, int]]:
+        """The exponentials, and similar functions, by the legs of what they are taken of."""
+        return []
+
+    @property
+    def moved(self) -> int:
+        """Elements read and written: each distinct operand once, and the result; a view moves nothing.
+
+        Noise and masks that are created in a step are not counted.
+        """
+        scene, step = self.scene, self.step
+        if scene.view(step):
+            return 0
+        return scene.elements(step) + sum(scene.elements(use) for use in scene.distinct(step.uses))
+
+    @property
+    def saved(self) -> Saved:
+        """The tensors that the backward needs; the same memory has the same name in every step."""
+        if len(self.step.terms) != 1 or len(self.step.uses) != 2:
+            return {}
+        left, right = self.step.uses
+        return self.scene.kept([a for a, b in ((left, right), (right, left)) if b.name in self.scene.learned])
+
+    @property
+    def between(self) -> list[int]:
+        """Elements of tensors that chunks write and read again: states, and scores inside the chunks."""
+        return []
+
+    def scratch(self, device: Device) -> tuple[int, int]:
+        """Elements of temporary memory, forward and backward: as measured on a CPU, usually one copy of the largest
+        operand in another layout. Linear attention in chunks copies all operands, and computes a stretch of chunks at
+        a time.
+        """
+        if self.scene.view(self.step):
+            return 0, 0
+        read = [self.scene.stored[use.name] for use in self.step.uses]
+        chunked, largest = sum(min(elements, STRETCH) for elements in self.between), max(read, default=0)
+        return sum(read) + chunked if chunked else largest, largest
+
+    def seconds(self, table: RateTable, backward: bool) -> Parts | None:
+        """Its own price at the rates of a table, by kind of part; None: that of its products, passes and calls."""
+        return None
+
+    @property
+    def padding(self) -> int:
+        """Elements moved besides operands and result, for operands that it pads."""
+        return 0
+
+    @property
+    def copied(self) -> int:
+        """Elements moved in passes of their own, before and after its products."""
+        return 0
+
+    @property
+    def filled(self) -> float:
+        """How many times its own rows it computes, to fill blocks."""
+        return 1
+
+
+class OfRoles(Work):
+    """Work of which only the legs of products are known: their roles give the shapes."""
+
+    @property
+    def gradients(self) -> int:
+        return 2
+
+    @property
+    def chunk(self) -> int:
+        """Keys in a chunk; 0 if it is not computed in chunks."""
+        return 0
+
+    @property
+    def head_legs(self) -> set[str]:
+        """The legs that count separate products."""
+        return {leg.name for leg in self.scene.graph.legs if leg.kind == "head"}
+
+    @property
+    def matmuls(self) -> list[Matmul]:
+        return [
+            Matmul(self._shape(legs, count >= self.chunk > 0), legs, float(count * self.batch * self.scene.size(legs)))
+            for legs, count in self.products.items()
+        ]
+
+    def _shape(self, legs: Sequence[str], in_chunks: bool) -> Shape:
+        """The shape of a product. `in_chunks`: it runs over pairs of positions in chunks."""
+        scene, head_legs = self.scene, self.head_legs
+        heads = self.batch * scene.size(leg for leg in legs if leg in head_legs)
+        long = [leg for leg in legs if leg in scene.graph.leg and scene.graph.leg[leg].sequence]
+        rest = sorted(scene.size((leg,)) for leg in legs if leg not in head_legs and leg not in long)
+        rows = scene.size(long)
+        if not rest:
+            return Shape(heads, rows, 1, 1)
+        if in_chunks:
+            return Shape(heads * -(-rows // self.chunk), self.chunk, prod(rest), self.chunk)
+        return Shape(heads, rows, rest[-1], prod(rest[:-1]))
+
+
+class BoxWork(OfRoles):
+    """The work of a box, by its operation."""
+
+    @property
+    def box(self) -> Box:
+        assert self.step.box is not None
+        return self.step.box
+
+    @property
+    def operation(self) -> Operation:
+        return operation_of(self.step)
+
+    @property
+    def monomials(self) -> Mapping[Legs, int]:
+        return self.operation.products(self.scene, self.step, self.box)
+
+    @property
+    def elementwise(self) -> int:
+        return self.operation.operations(self.scene, self.step, self.box)
+
+    @property
+    def exponentials(self) -> list[tuple[Legs, int]]:
+        each = self.operation.exponentials(self.box)
+        return [(of.legs, each * self.scene.elements(of)) for role, of in self.box.operands if each and role == "of"]
+
+    @property
+    def saved(self) -> Saved:
+        box, scene, name = self.box, self.scene, self.step.name
+        of = dict(box.operands).get("of")
+        if of is not None and of.name not in scene.learned:
+            return {}
+        memories: Saved = {}
+        for number, kind in enumerate(self.operation.saved(box)):
+            if kind == "result":
+                dropout = dict(box.numbers).get("dropout")
+                drops = dropout is not None and scene.number(dropout) != 0  # what is dropped is another tensor
+                memories[f"{name}: before dropout" if drops else name] = scene.stored[name]
+            elif kind == "inner":
+                memories[f"{name}: inner"] = scene.stored[name]
+            elif kind in ("row", "chosen"):
+                count = int(scene.number(box.number("k"))) if kind == "chosen" else 1
+                memories[f"{name}: {kind} {number}"] = scene.elements(box.of, without=box.leg) * count
+            else:
+                memories |= scene.kept((box.operand(kind),))
+        return memories | self.operation.also_saved(scene, self.step, box)
+
+    def scratch(self, device: Device) -> tuple[int, int]:
+        copies = self.operation.copies * sum(self.scene.elements(use) for use in self.step.uses)
+        return (copies, 2 * copies) if copies else super().scratch(device)
+
+
+class KernelWork(OfRoles):
+    """The work of a kernel, which the planner makes of several steps: by default that of the steps inside, stored as
+    one. Each kind of kernel has a file in `kernels/`, whose class says what differs."""
+
+    @cached_property
+    def inner(self) -> SizedGraph:
+        """The scene of the steps inside, in primitive steps."""
+        return inside(self.scene, self.step)[0]
+
+    @property
+    def inner_steps(self) -> list[Step]:
+        """The primitive steps inside that it computes."""
+        return inside(self.scene, self.step)[1]
+
+    @property
+    def works(self) -> Iterator[Work]:
+        """The work of each of the steps inside."""
+        return (work_of(self.inner, step) for step in self.inner_steps)
+
+    @property
+    def keys_met(self) -> int | None:
+        """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
+        return None
+
+    def programs_alike(self, legs: Legs) -> int:
+        """The programs that compute the same: what runs along these legs, but not along all that programs split."""
+        return 1
+
+    @property
+    def monomials(self) -> Mapping[Legs, int]:
+        (inner, steps), monomials = inside(self.scene, self.step), Monomials()
+        for legs, count in sum((work_of(inner, step).products for step in steps), Monomials()).items():
+            count *= self.programs_alike(legs)
+            if self.keys_met is not None and self.scene.pair <= {*legs}:
+                monomials[without(legs, self.scene.key)] += self.keys_met * count
             else:
                 monomials[legs] += count
-    elif step.box is not None:
-        monomials.update(operation_of(step).products(scene, step, step.box))
-    elif (op := step.contraction) is not None and len(op.uses) == 2 and len(op.terms) == 1 and summed(step):
-        monomials[scene.ordered(leg for use in op.uses for leg in use.legs)] += 1
-    alike = [scene.graph.query] if step.name in one_row(scene.graph) else []
-    return Counter({without(legs, *alike): count for legs, count in monomials.items()})
+        return monomials
+
+    @property
+    def elementwise(self) -> int:
+        inner = inside(self.scene, self.step)[0]
+        return sum(work_of(self._met(inner, step), step).elementwise for step in self._counted())
+
+    @property
+    def exponentials(self) -> list[tuple[Legs, int]]:
+        inner = self.inner if self.keys_met is None else self.inner.at({self.scene.key: self.keys_met})
+        return [count for step in self._counted() for count in work_of(inner, step).exponentials]
+
+    def _counted(self) -> list[Step]:
+        """The steps inside, without values of queries x keys if it computes none."""
+        return [step for step in self.inner_steps if cost_of(self.step).pairs or not self.scene.pair <= {*step.legs}]
+
+    def _met(self, inner: SizedGraph, step: Step) -> SizedGraph:
+        """The scene of a step inside, with the keys that are met if it has a value for each pair."""
+        met = self.keys_met if self.scene.pair <= {*step.legs} else None
+        return inner if met is None else inner.at({self.scene.key: met})
+
+    @property
+    def saved(self) -> Saved:
+        return self.kept | self.stored
+
+    @property
+    def kept(self) -> Saved:
+        """Operands and result saved for backward."""
+        return self.scene.kept(self.step.uses) | {self.step.name: self.scene.stored[self.step.name]}
+
+    @property
+    def stored(self) -> Saved:
+        """Elements saved for backward besides operands and result."""
+        return {}
+
+    @property
+    def saved_inside(self) -> Saved:
+        """What the steps inside save, each by itself."""
+        return {name: count for step in self.inner_steps for name, count in saved(self.inner, step).items()}
+
+    @property
+    def between(self) -> list[int]:
+        return [count for count in self.stored.values() if count] if self.chunk else []
 
 
-def macs(scene: SizedGraph, step: Step) -> int:
-    """MACs of a step over the whole batch."""
-    batch = scene.batch_of(step)
-    return batch * sum(count * scene.size(legs) for legs, count in products(scene, step).items())
+def work_of(scene: SizedGraph, step: Step) -> Work:
+    """The work of a primitive step or kernel; of one row, if it has one for all queries."""
+    scene = scene.at({scene.query: 1}) if step.name in scene.alike else scene
+    if step.kernel is not None:
+        work: Work = KERNELS[step.kernel.kind].work(scene, step)
+        return work
+    return (BoxWork if step.box is not None else Work)(scene, step)
+
+
+def saved(scene: SizedGraph, step: Step) -> Saved:
+    """The tensors that the backward of a step needs, if it has one."""
+    return work_of(scene, step).saved if step.name in scene.learned and step.name not in scene.in_tiles else {}
+
+
+def is_product(step: Step) -> bool:
+    """Whether a step is a product of two tensors that sums a leg."""
+    op = step.contraction
+    return op is not None and len(op.uses) == 2 and len(op.terms) == 1 and bool(summed(step))
 
 
 def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> int:
@@ -74,55 +407,8 @@ def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> i
     InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
-    return sum(macs(scene, step) + gradient_macs(scene, step) for step in scene.graph.steps)
-
-
-def gradient_macs(scene: SizedGraph, step: Step) -> int:
-    """MACs of the gradients of a step's operands over the whole batch."""
-    gradients = 2 if step.contraction is None else sum(use.name in scene.learned for use in step.uses)
-    return macs(scene, step) * gradients * (step.name in scene.learned)
-
-
-def elementwise(scene: SizedGraph, step: Step) -> int:
-    """Elementwise operations of a step over the whole batch."""
-    if step.kernel is not None:
-        of_kernel = cost_of(step).elementwise(scene, step)
-        if of_kernel is not None:
-            return of_kernel
-        kernel, pair, inner_scene = cost_of(step), _pairs(scene), inside(scene, step)[0]
-        keys_met = kernel.keys_met(scene, step)
-        few = inner_scene if keys_met is None else inner_scene.at({scene.key: keys_met})
-        return sum(
-            elementwise(few if pair <= {*inner.legs} else inner_scene, inner)
-            for inner in kernel.primitive_steps(scene, step)
-            if kernel.pairs or not pair <= {*inner.legs}
-        )
-    if step.contraction is not None:
-        return _contraction(scene, step, step.contraction)
-    assert step.box is not None
-    return operation_of(step).operations(scene, step, step.box)
-
-
-def _pairs(scene: SizedGraph) -> set[str]:
-    """The query and key legs."""
-    return {leg for leg in (scene.graph.query, scene.graph.key) if leg}
-
-
-def _contraction(scene: SizedGraph, step: Step, op: Contraction) -> int:
-    if scene.view(step):
-        return 0
-    elements = scene.elements(step)
-    count = (len(op.terms) - 1) * elements
-    for term in op.terms:
-        if len(op.terms) == 1 and not term.factors:
-            return elements
-        multiplied = elements if len(op.terms) == 1 else sum(scene.elements(use) for use in term.factors)
-        count += multiplied * (abs(scene.number(term.coefficient)) != 1)
-    if len(op.uses) == 2 and len(op.terms) == 1 and not summed(step):
-        count += elements
-    if len(op.uses) == 1 and len(op.terms) == 1 and summed(step):
-        count += scene.elements(op.uses[0])
-    return count
+    works = [work_of(scene, step) for step in scene.graph.steps]
+    return sum(work.macs + work.gradient_macs for work in works)
 
 
 def polynomial(monomials: Monomials) -> str:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.kernels import Parts
-from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.price import scene_of
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import accessed, passes_of
+from tensornet_attn.cost.work import KernelWork
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import attention_keep
 from tensornet_attn.emit.writer import Writer
@@ -54,10 +54,54 @@ class Scored:
         return operation(attentions(self.rewritten)[self.box])
 
 
+class AttentionWork(KernelWork):
+    """Both products of a fused attention. Masks do not reduce them."""
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        return Counter(pairs_of(self.scene, attention_of(self.step)))
+
+    @property
+    def elementwise(self) -> int:
+        op = attention_of(self.step)
+        acts = bool(op.masks) + (self.scene.number(op.scale) != 1) + (self.scene.number(op.dropout) != 0)
+        return self.batch * self.scene.size(op.scores) * (OPS["softmax"].per_element + acts)
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return attention_saved(self.scene, self.step, attention_of(self.step))
+
+    @property
+    def matmuls(self) -> list[Matmul]:
+        return of_attention(self.scene, attention_of(self.step), self.batch)
+
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
+        scene, step = self.scene, self.step
+        learned, kind = backward and self.learned, kind_of(scene, step)
+        seconds = attention_seconds(scene, step, attention_of(step), table, learned, kind)
+        return {kind: seconds, "call": table.call[learned]}
+
+    @property
+    def padding(self) -> int:
+        """Query, key and value are padded to one width: written and read again."""
+        op = attention_of(self.step)
+        width, value_width = _widths(self.scene, op)
+        if value_width == width:
+            return 0
+        narrow = (op.value,) if value_width < width else (op.query, op.key)
+        return 2 * sum(self.scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
+
+    def scratch(self, device: Device) -> tuple[int, int]:
+        """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""
+        op = attention_of(self.step)
+        copied = sum(self.scene.elements(use) * times for use, times in _repeated(self.scene, op, op.beside))
+        return copied, 2 * copied
+
+
 class Fused(OfBoxes[Scored]):
     """Fused attention wherever possible. If this enables it, scores for states and losses are computed separately."""
 
-    name, kind, alone = "fused attention", "attention", True
+    name, kind, alone, work = "fused attention", "attention", True, AttentionWork
 
     def places(self, graph: Graph) -> list[str]:
         return softmaxes(graph)
@@ -97,41 +141,6 @@ class Fused(OfBoxes[Scored]):
         plain, separate = super().lowered(graph, context), _apart(graph)
         apart = plain if separate is None else super().lowered(separate, context)
         return apart if len(apart.chosen) > len(plain.chosen) else plain
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        """MACs of one batch element, of both products. Masks do not reduce them."""
-        return dict(Counter(pairs_of(scene, attention_of(step))))
-
-    def elementwise(self, scene: SizedGraph, step: Step) -> int:
-        op = attention_of(step)
-        acts = bool(op.masks) + (scene.number(op.scale) != 1) + (scene.number(op.dropout) != 0)
-        return scene.batch_of(step) * scene.size(op.scores) * (OPS["softmax"].per_element + acts)
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return attention_saved(scene, step, attention_of(step))
-
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        return of_attention(scene, attention_of(step), scene.batch_of(step))
-
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
-        learned, kind = backward and step.name in scene.learned, kind_of(scene, step)
-        seconds = attention_seconds(scene, step, attention_of(step), table, learned, kind)
-        return {kind: seconds, "call": table.call[learned]}
-
-    def padding(self, scene: SizedGraph, step: Step) -> int:
-        """Query, key and value are padded to one width: written and read again."""
-        op = attention_of(step)
-        width, value_width = _widths(scene, op)
-        if value_width == width:
-            return 0
-        narrow = (op.value,) if value_width < width else (op.query, op.key)
-        return 2 * sum(scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
-
-    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
-        """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""
-        op = attention_of(step)
-        copied = sum(scene.elements(use) * times for use, times in _repeated(scene, op, op.beside))
-        return copied, 2 * copied
 
     def pairs_stored(self, graph: Graph, step: Step, backward: bool) -> Iterator[str]:
         op = attention_of(step)
@@ -250,11 +259,11 @@ def attention_saved(scene: SizedGraph, step: Step, op: FusedAttention) -> dict[s
         lacking = [leg for leg in heads if leg not in use.legs]
         if op.sink is not None or ({*lacking} & {*partner.legs} and {*heads} & {*use.legs}):
             copies[role] *= scene.size(lacking)
-    floats = kept(scene, (op.sink,) if op.sink else ())
+    floats = scene.kept((op.sink,) if op.sink else ())
     for (role, times), use, use_width in zip(copies.items(), op.uses, (width, width, out_width), strict=False):
         same = times == 1 and use_width == wide
         floats |= (
-            kept(scene, (use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // use_width}
+            scene.kept((use,)) if same else {f"{step.name}: {role}": scene.elements(use) * times * wide // use_width}
         )
     padded = step.name if out_width == wide else f"{step.name}: padded"  # of which the result is a view
     rows = scene.batch_of(step) * scene.size((*heads, scene.query))

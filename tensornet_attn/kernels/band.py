@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.cost.blocks import Reach, reach_of
 from tensornet_attn.cost.kernels import Parts
-from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, accessed, passes_of
+from tensornet_attn.cost.work import KernelWork
 from tensornet_attn.emit.layout import columns, split
 from tensornet_attn.emit.masks import sees_text, takes_mask
 from tensornet_attn.emit.writer import Writer
@@ -66,10 +66,68 @@ class BandCandidate:
     reach: Reach | None
 
 
+class BandWork(KernelWork):
+    """Attention in blocks of queries, each of which meets one span of keys."""
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        op, reach = band_of(self.step).attention, band_of(self.step).reach
+        macs: Counter[Legs] = Counter()
+        for legs in pairs_of(self.scene, op):
+            macs[without(legs, op.leg)] += reach.span
+        return macs
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
+
+        Where each query sees its own position, no row of the result is hidden.
+        """
+        scene, step = self.scene, self.step
+        spans, op, query = in_spans(scene, step), band_of(step).attention, scene.query
+        saved = attention_saved(spans, step, op)
+        unpadded = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
+        same = {*spans.kept((op.query,))} if unpadded else set()
+        if unpadded and scene.graph.tied and interval(op.masks, scene.graph.values):
+            same.add(step.name)
+        return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
+
+    @property
+    def keys_met(self) -> int:
+        return min(band_of(self.step).reach.span, self.scene.keys)
+
+    @property
+    def filled(self) -> float:
+        scene, step = self.scene, self.step
+        spans, row = in_spans(scene, step), scene.query
+        return spans.batch * spans.sizes[row] / (scene.batch * scene.sizes[row])
+
+    @property
+    def matmuls(self) -> list[Matmul]:
+        """Without rows that fill a block."""
+        scene, step = self.scene, self.step
+        spans, share = in_spans(scene, step), 1 / self.filled
+        batch = spans.batch if step.name in scene.batched else 1
+        blocks = of_attention(spans, band_of(step).attention, batch)
+        return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
+
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
+        """Keys and values are padded, and copied into spans; the result is cropped."""
+        scene, step = self.scene, self.step
+        learned, spans, op = backward and self.learned, in_spans(scene, step), band_of(step).attention
+        passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))
+        passed += 2 * accessed(scene.elements(step), table)
+        return {
+            MASKED_ATTENTION: attention_seconds(spans, step, op, table, learned, MASKED_ATTENTION),
+            ELEMENTWISE: passes_of(learned) * passed,
+            "call": (CALLS + 1) * table.call[learned],
+        }
+
+
 class Banded(OfBoxes[BandCandidate]):
     """Softmax boxes whose queries see a band of keys, computed in blocks if a block reads few enough keys."""
 
-    name, kind, alone = "banded attention", "band", True
+    name, kind, alone, work = "banded attention", "band", True, BandWork
 
     def places(self, graph: Graph) -> list[str]:
         return softmaxes(graph)
@@ -105,52 +163,6 @@ class Banded(OfBoxes[BandCandidate]):
         blocks = f"blocks of {reach.block} queries read {reach.span} keys each{prefix}; other scores are never computed"
         graph = placed(attention, op, self.kind, Band(op, reach))
         return Lowered(graph, {f"{attention.box.name}.o": f"{self.name}: {blocks}"})
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        """MACs of one batch element: each query meets one span of keys, and reads their values."""
-        op, reach = band_of(step).attention, band_of(step).reach
-        macs: Counter[Legs] = Counter()
-        for legs in pairs_of(scene, op):
-            macs[without(legs, op.leg)] += reach.span
-        return macs
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """Those of attention in blocks: keys and values in spans; queries and result are copied to fill or hide rows.
-
-        Where each query sees its own position, no row of the result is hidden.
-        """
-        spans, op, query = in_spans(scene, step), band_of(step).attention, scene.query
-        saved = attention_saved(spans, step, op)
-        unpadded = spans.batch * spans.sizes[query] == scene.batch * scene.sizes[query]
-        same = {*kept(spans, (op.query,))} if unpadded else set()
-        if unpadded and scene.graph.tied and interval(op.masks, scene.graph.values):
-            same.add(step.name)
-        return {name if name in same else f"{step.name}: {name} in blocks": floats for name, floats in saved.items()}
-
-    def keys_met(self, scene: SizedGraph, step: Step) -> int:
-        return min(band_of(step).reach.span, scene.keys)
-
-    def filled(self, scene: SizedGraph, step: Step) -> float:
-        spans, row = in_spans(scene, step), scene.query
-        return spans.batch * spans.sizes[row] / (scene.batch * scene.sizes[row])
-
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        """Without rows that fill a block."""
-        spans, share = in_spans(scene, step), 1 / self.filled(scene, step)
-        batch = spans.batch if step.name in scene.batched else 1
-        blocks = of_attention(spans, band_of(step).attention, batch)
-        return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
-
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
-        """Keys and values are padded, and copied into spans; the result is cropped."""
-        learned, spans, op = backward and step.name in scene.learned, in_spans(scene, step), band_of(step).attention
-        passed = sum(5 * accessed(spans.elements(use), table) for use in (op.key, op.value))
-        passed += 2 * accessed(scene.elements(step), table)
-        return {
-            MASKED_ATTENTION: attention_seconds(spans, step, op, table, learned, MASKED_ATTENTION),
-            ELEMENTWISE: passes_of(learned) * passed,
-            "call": (CALLS + 1) * table.call[learned],
-        }
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call."""

@@ -10,15 +10,15 @@ from textwrap import wrap
 
 from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, BlockedSteps, bounded, reach_in, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.kernels import Parts, inside
+from tensornet_attn.cost.kernels import Parts, cost_of
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, CALLS_OF_CPP, NATIVE, OF_MAPS, drawn_and_dropped, parts_inside
-from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.sizes import human
+from tensornet_attn.cost.work import KernelWork, work_of
 from tensornet_attn.emit.freed import freed
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.leaves import filled_text
@@ -82,33 +82,36 @@ class BlockOperand:
         return self.legs.index(leg) - len(self.legs) if leg is not None and leg in self.legs else 0
 
 
-class InBlocks(Implementation[StepGroup]):
-    """An implementation that computes steps for one block of queries at a time."""
+class BlockWork(KernelWork):
+    """The steps inside, for one block of queries at a time."""
 
-    def keys_met(self, scene: SizedGraph, step: Step) -> int | None:
-        graph = body_graph(scene.graph, step)
-        if block_form(step).tiled:
-            met = bounded(areas_seen(graph))
-            return None if met is None else min(met.span, scene.keys)
-        met = reach_in_both(graph)
-        return None if met is None else min(met.keys, scene.keys)
+    @property
+    def native(self) -> bool:
+        return cost_of(self.step).native
 
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
+    @property
+    def keys_met(self) -> int | None:
+        graph, tiled = body_graph(self.scene.graph, self.step), block_form(self.step).tiled
+        met = bounded(areas_seen(graph)) if tiled else reach_in_both(graph)
+        return None if met is None else min(met.span if tiled else met.keys, self.scene.keys)
+
+    @property
+    def matmuls(self) -> list[Matmul]:
         """The products of one block of queries, and their multiply-adds in all blocks."""
-        block, steps = self.block_of(scene, step)
+        block, steps = self.block_of()
         return [
             matmul._replace(macs=runs * matmul.macs)
             for inner_step, runs in steps
-            for matmul in matmuls(block, inner_step)
+            for matmul in work_of(block, inner_step).matmuls
         ]
 
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""
         by_kind: defaultdict[str, float] = defaultdict(float)
-        learned = backward and step.name in scene.learned
-        (block, steps), graph = self.block_of(scene, step), scene.graph
+        learned = backward and self.learned
+        (block, steps), graph = self.block_of(), self.scene.graph
         table = replace(table, maps=()) if self.native else table
-        seen, call = self._seen(scene, step, block), table.call[learned]
+        seen, call = self._seen(block), table.call[learned]
         wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
         for inner_step, runs in steps:
             all_legs = (inner_step.legs, *(use.legs for use in inner_step.uses))
@@ -125,13 +128,13 @@ class InBlocks(Implementation[StepGroup]):
         by_kind["blockwise calls"] += CALLS * call * blocks
         return by_kind
 
-    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int] | None:
+    def scratch(self, device: Device) -> tuple[int, int]:
         """All values of a block with a query leg, unless it is computed in tiles."""
+        scene, step = self.scene, self.step
         form = block_form(step)
         if form.tiled:
-            return None
-        query, keys = scene.query, scene.keys
-        batch = scene.batch_of(step)
+            return super().scratch(device)
+        query, keys, batch = scene.query, scene.keys, self.batch
         rows = min(rows_of(scene.graph, step, keys * batch, device), scene.sizes[query])
         values = sum(scene.size(leg for leg in inner_step.legs if leg != query) for inner_step in form.inside)
         return (batch * rows * values,) * 2
@@ -142,16 +145,16 @@ class InBlocks(Implementation[StepGroup]):
             return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
         return "blockwise" if kind in ("product", "call") else kind
 
-    def block_of(self, scene: SizedGraph, step: Step) -> tuple[SizedGraph, list[tuple[Step, float]]]:
+    def block_of(self) -> tuple[SizedGraph, list[tuple[Step, float]]]:
         """The scene of one block of queries, and the steps inside with the number of times they run."""
-        form, (inner, steps) = block_form(step), inside(scene, step)
+        scene, step = self.scene, self.step
+        form, inner, steps = block_form(step), self.inner, self.inner_steps
         query, key = scene.query, scene.key
-        met = self.keys_met(scene, step)
+        met = self.keys_met
         keys = scene.sizes[key] if met is None else met
         pairs = [inner_step.legs for inner_step in form.inside if {query, key} <= {*inner_step.legs}]
         widest = max((scene.size({*legs} - {query, key}) for legs in pairs), default=1)
-        batch = scene.batch_of(step)
-        rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * batch))
+        rows = max(LEAST, BUDGET // max(1, 4 * widest * keys * self.batch))
         rows = rows if form.tiled or met is None else min(rows, IN_BAND)
         rows = max(1, min(scene.sizes[query], rows))
         calls = scene.sizes[query] / rows
@@ -159,19 +162,26 @@ class InBlocks(Implementation[StepGroup]):
         runs = []
         for inner_step in steps:
             legs = (*inner_step.legs, *(leg for use in inner_step.uses for leg in use.legs))
-            runs.append(self.programs_alike(scene, step, legs) * (calls if query in legs else 1.0))
+            runs.append(self.programs_alike(legs) * (calls if query in legs else 1.0))
         return block, [*zip(steps, runs, strict=True)]
 
-    def _seen(self, scene: SizedGraph, step: Step, block: SizedGraph) -> SizedGraph:
+    def _seen(self, block: SizedGraph) -> SizedGraph:
         """A block with the keys that its blocks read on average: if it is causal, none after the last query."""
+        scene, step = self.scene, self.step
         query, key = scene.query, scene.key
         n, m = scene.sizes[query], scene.sizes[key]
         after = reach_in(body_graph(scene.graph, step))[1]
         if n != m or after is None or after > 0:
             return block
-        met = self.keys_met(scene, step) or m
+        met = self.keys_met or m
         share = min(1.0, (m - met + (met + block.sizes[query]) / 2) / m)
         return _that_sees(block, max(1, round(share * block.sizes[key])))
+
+
+class InBlocks(Implementation[StepGroup]):
+    """An implementation that computes steps for one block of queries at a time."""
+
+    work = BlockWork
 
 
 class BlockwiseQueries(InBlocks):

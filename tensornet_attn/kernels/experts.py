@@ -18,17 +18,15 @@ from tensornet_attn.cost.experts import (
     before_product,
     chooses,
     chosen_of,
-    held,
     in_one_product,
     read_product,
     topk_of,
 )
 from tensornet_attn.cost.kernels import Parts, body_of, steps_of
-from tensornet_attn.cost.memory import kept, saved
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
 from tensornet_attn.cost.routing import Routing, chosen_behind
-from tensornet_attn.cost.scene import SizedGraph, word
+from tensornet_attn.cost.scene import SizedGraph, held, word
 from tensornet_attn.cost.seconds import (
     CALLS,
     OF_MAPS,
@@ -39,7 +37,7 @@ from tensornet_attn.cost.seconds import (
     projected,
     takes_projected,
 )
-from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.cost.work import KernelWork, saved, work_of
 from tensornet_attn.emit.boxes import emit_box
 from tensornet_attn.emit.experts import add_biases, choose, name_of_chosen, product_text
 from tensornet_attn.emit.layout import split
@@ -51,7 +49,7 @@ from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.steps import legs_in, plus, with_terms
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.apart import TIE, compared
-from tensornet_attn.kernels.attention import FUSED, attention_of, attention_seconds, kind_of, operands_of, options_of
+from tensornet_attn.kernels.attention import attention_of, attention_seconds, kind_of, operands_of, options_of
 from tensornet_attn.kernels.implementation import (
     AtPlaces,
     Context,
@@ -111,10 +109,147 @@ class Gated:
         return _hidden(self.graph, product) if isinstance(product, ExpertProduct) and product.slots else ()
 
 
+class ExpertsWork(KernelWork):
+    """Products of the chosen experts."""
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
+        form, macs = experts_of(self.step), Counter[Legs]()
+        k = word(chosen_of(form.topk)[1])
+        for product in form.products:
+            result_legs = (*product.tokens, *product.heads, product.expert, *product.out)
+            for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
+                count = product.expert if product.at_once else k
+                macs[tuple(count if leg == product.expert else leg for leg in self.scene.ordered(legs))] += 1
+        for inner_step in body_of(self.step):
+            if inner_step.kernel is not None:  # attention of the chosen heads
+                for legs, times in work_of(self.scene, inner_step).products.items():
+                    macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
+        return dict(macs)
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """The order of all experts, chosen gates, rows of operands, what boxes between products save.
+
+        Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
+        operands, result, and the rows of all experts before their product, or the chosen ones after it.
+        """
+        scene, step = self.scene, self.step
+        form, floats = experts_of(step), dict[str, int]()
+        if not form.products:
+            return {f"{step.name}: order": scene.elements(step)}
+        inner, body = self.inner, body_of(step)
+        if (last := form.products[-1]).at_once:
+            width, out_width = scene.size(last.summed), scene.size(last.out)
+            experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
+            if before_product(last, scene.size(last.heads), width, out_width):
+                experts, row_size = scene.size((last.expert,)), width
+            rows = inner.elements(form.topk, without=chosen_of(form.topk)[0])
+            choice_floats = {f"{step.name}: choice": rows, f"{step.name}: rows of experts": rows * experts * row_size}
+            return scene.kept(step.uses) | {step.name: scene.stored[step.name]} | choice_floats
+        for product in form.products:
+            row_floats = inner.kept((product.x,))
+            attended = any(inner_step.name == product.x.name and inner_step.kernel for inner_step in body)
+            floats |= {f"{step.name}: {name}": count for name, count in row_floats.items()} if attended else row_floats
+            if product.gated:
+                floats[f"{form.topk.name}: gates"] = inner.elements(product.gate)
+        for inner_step in body:
+            if inner_step.contraction is None:
+                floats |= saved(inner, inner_step)
+            if inner_step.kernel is not None:
+                op = attention_of(inner_step)
+                order_size = inner.elements(inner_step) // inner.size({*op.value.legs} - {*op.scores})
+                floats[f"{inner_step.name}: order"] = 2 * order_size
+        return floats | {name: count for name, count in scene.kept(step.uses).items() if name in floats}
+
+    @property
+    def inner(self) -> SizedGraph:
+        """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
+        form, inner = experts_of(self.step), super().inner
+        chosen_sizes = {
+            product.expert: int(self.scene.number(chosen_of(form.topk)[1]))
+            for product in form.products
+            if not product.at_once
+        }
+        return inner.at(chosen_sizes)
+
+    @property
+    def matmuls(self) -> list[Matmul]:
+        """The products of the rows that a chosen expert has on average; attention of chosen heads."""
+        chosen_scene, row_matmuls = self.inner, list[Matmul]()
+        for product in experts_of(self.step).products:
+            legs = (*product.tokens, *product.heads, product.expert, *product.out)
+            experts, summed, width = map(
+                self.scene.size, ((*product.heads, product.expert), product.summed, product.out)
+            )
+            rows = self.batch * chosen_scene.size(legs) // width
+            shape = Shape(1, max(1, rows // experts), width, summed)
+            row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
+        attended = [work_of(chosen_scene, inner_step) for inner_step in body_of(self.step) if inner_step.kernel]
+        return row_matmuls + [matmul for work in attended for matmul in work.matmuls]
+
+    @property
+    def copied(self) -> int:
+        """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
+        return self._moved(at_once=False)
+
+    @property
+    def padding(self) -> int:
+        """Rows of all experts, before their product or after it."""
+        return self._moved(at_once=True)
+
+    def _moved(self, at_once: bool) -> int:
+        form, elements = experts_of(self.step), 0
+        k = int(self.scene.number(chosen_of(form.topk)[1]))
+        for product in form.products:
+            width, out_width, rows, experts = map(
+                self.scene.size, (product.summed, product.out, (*product.tokens, *product.heads), (product.expert,))
+            )
+            if product.at_once != at_once:
+                continue
+            if at_once:
+                first = before_product(product, self.scene.size(product.heads), width, out_width)
+                elements += 2 * rows * experts * (width if first else out_width)
+            else:
+                elements += rows * (2 * k * (out_width + width * form.gathers) - (experts - k) * product.gated)
+        return elements * self.batch
+
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
+        """Products with the chosen experts, maps between them, and attention of the chosen heads.
+
+        The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
+        """
+        scene, step = self.scene, self.step
+        learned, chosen_scene = backward and self.learned, self.inner
+        passes, calls, batch = passes_of(learned), CALLS, self.batch
+        seconds: defaultdict[str, float] = defaultdict(float)
+        for product, (shape, _, macs) in zip(experts_of(step).products, self.matmuls, strict=False):
+            calls += CALLS_OF_EXPERT * scene.size((product.expert, *product.heads))
+            large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
+            pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
+            seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
+            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.out)), table)
+            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.out)), table)
+            seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
+        for inner_step in body_of(step):
+            if inner_step.kernel is not None:
+                op, kind = attention_of(inner_step), kind_of(scene, inner_step)
+                calls += CALLS * scene.size({*op.scores} - {scene.graph.query, op.leg})
+                seconds[kind] += attention_seconds(chosen_scene, inner_step, op, table, learned, kind)
+            elif inner_step.box is not None:
+                exp_seconds, map_seconds = of_exponentials(chosen_scene, inner_step, table, learned)
+                seconds[ELEMENTWISE] += passes * 2 * accessed(chosen_scene.elements(inner_step), table) + exp_seconds
+                seconds[OF_MAPS] += map_seconds
+        seconds["call"] += (calls + 1) * table.call[learned]
+        return seconds
+
+
 class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
     """Products with a topk as a factor, for which computing only the chosen experts is possible and cheaper."""
 
     name, kind, opaque, pairs, again = "grouped experts", "experts", True, False, False
+    work = ExpertsWork
 
     def places(self, graph: Graph) -> list[tuple[str, Use]]:
         return [(step.name, use) for step, use in graph.uses() if topk_of(graph, use.name) is not None]
@@ -176,129 +311,6 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Experts)
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        """MACs of the chosen experts, with k in place of their leg, unless one product has all experts."""
-        form, macs = experts_of(step), Counter[Legs]()
-        k = word(chosen_of(form.topk)[1])
-        for product in form.products:
-            result_legs = (*product.tokens, *product.heads, product.expert, *product.out)
-            for legs in ((*result_legs, *product.summed), *([result_legs] if product.gated else [])):
-                count = product.expert if product.at_once else k
-                macs[tuple(count if leg == product.expert else leg for leg in scene.ordered(legs))] += 1
-        for inner_step in body_of(step):
-            if inner_step.kernel is not None:  # attention of the chosen heads
-                for legs, times in FUSED.macs(scene, inner_step).items():
-                    macs[tuple(k if leg == form.products[-1].expert else leg for leg in legs)] += times
-        return dict(macs)
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """The order of all experts, chosen gates, rows of operands, what boxes between products save.
-
-        Attention of chosen heads keeps its order twice, and a copy of its result. Kernels that choose themselves keep
-        operands, result, and the rows of all experts before their product, or the chosen ones after it.
-        """
-        form, floats = experts_of(step), dict[str, int]()
-        if not form.products:
-            return {f"{step.name}: order": scene.elements(step)}
-        inner, body = self.inside(scene, step), body_of(step)
-        if (last := form.products[-1]).at_once:
-            width, out_width = scene.size(last.summed), scene.size(last.out)
-            experts, row_size = int(scene.number(chosen_of(form.topk)[1])), out_width
-            if before_product(last, scene.size(last.heads), width, out_width):
-                experts, row_size = scene.size((last.expert,)), width
-            rows = inner.elements(form.topk, without=chosen_of(form.topk)[0])
-            choice_floats = {f"{step.name}: choice": rows, f"{step.name}: rows of experts": rows * experts * row_size}
-            return kept(scene, step.uses) | {step.name: scene.stored[step.name]} | choice_floats
-        for product in form.products:
-            row_floats = kept(inner, (product.x,))
-            attended = any(inner_step.name == product.x.name and inner_step.kernel for inner_step in body)
-            floats |= {f"{step.name}: {name}": count for name, count in row_floats.items()} if attended else row_floats
-            if product.gated:
-                floats[f"{form.topk.name}: gates"] = inner.elements(product.gate)
-        for inner_step in body:
-            if inner_step.contraction is None:
-                floats |= saved(inner, inner_step)
-            if inner_step.kernel is not None:
-                op = attention_of(inner_step)
-                order_size = inner.elements(inner_step) // inner.size({*op.value.legs} - {*op.scores})
-                floats[f"{inner_step.name}: order"] = 2 * order_size
-        return floats | {name: count for name, count in kept(scene, step.uses).items() if name in floats}
-
-    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
-        """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
-        form, inner = experts_of(step), super().inside(scene, step)
-        chosen_sizes = {
-            product.expert: int(scene.number(chosen_of(form.topk)[1]))
-            for product in form.products
-            if not product.at_once
-        }
-        return inner.at(chosen_sizes)
-
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        """The products of the rows that a chosen expert has on average; attention of chosen heads."""
-        chosen_scene, row_matmuls = self.inside(scene, step), list[Matmul]()
-        batch = scene.batch_of(step)
-        for product in experts_of(step).products:
-            legs = (*product.tokens, *product.heads, product.expert, *product.out)
-            experts, summed, width = map(scene.size, ((*product.heads, product.expert), product.summed, product.out))
-            rows = batch * chosen_scene.size(legs) // width
-            shape = Shape(1, max(1, rows // experts), width, summed)
-            row_matmuls.append(Matmul(shape, (*legs, *product.summed), float(rows * width * (summed + product.gated))))
-        attended = [inner_step for inner_step in body_of(step) if inner_step.kernel]
-        return row_matmuls + [matmul for inner_step in attended for matmul in matmuls(chosen_scene, inner_step)]
-
-    def copied(self, scene: SizedGraph, step: Step) -> int:
-        """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
-        return self._moved(scene, step, at_once=False)
-
-    def padding(self, scene: SizedGraph, step: Step) -> int:
-        """Rows of all experts, before their product or after it."""
-        return self._moved(scene, step, at_once=True)
-
-    def _moved(self, scene: SizedGraph, step: Step, at_once: bool) -> int:
-        form, elements = experts_of(step), 0
-        k = int(scene.number(chosen_of(form.topk)[1]))
-        for product in form.products:
-            width, out_width, rows, experts = map(
-                scene.size, (product.summed, product.out, (*product.tokens, *product.heads), (product.expert,))
-            )
-            if product.at_once != at_once:
-                continue
-            if at_once:
-                first = before_product(product, scene.size(product.heads), width, out_width)
-                elements += 2 * rows * experts * (width if first else out_width)
-            else:
-                elements += rows * (2 * k * (out_width + width * form.gathers) - (experts - k) * product.gated)
-        return elements * scene.batch_of(step)
-
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
-        """Products with the chosen experts, maps between them, and attention of the chosen heads.
-
-        The rows of one expert are gathered in a cache; their products are read for each head, put back and added.
-        """
-        learned, chosen_scene = backward and step.name in scene.learned, self.inside(scene, step)
-        passes, calls, batch = passes_of(learned), CALLS, scene.batch_of(step)
-        seconds: defaultdict[str, float] = defaultdict(float)
-        for product, (shape, _, macs) in zip(experts_of(step).products, self.matmuls(scene, step), strict=False):
-            calls += CALLS_OF_EXPERT * scene.size((product.expert, *product.heads))
-            large = shape.rows * shape.summed >= table.projected[0] and takes_projected(shape, table, False)
-            pass_seconds = projected(shape, table, False) if large else 3 * (multiplied(shape, table),)
-            seconds["product"] += macs / shape.macs * sum(pass_seconds[:passes])
-            put_seconds = accessed(batch * chosen_scene.size((*product.tokens, product.expert, *product.out)), table)
-            put_seconds += 2 * accessed(batch * chosen_scene.size((*product.tokens, *product.out)), table)
-            seconds[ELEMENTWISE] += passes * chosen_scene.size(product.heads) * put_seconds
-        for inner_step in body_of(step):
-            if inner_step.kernel is not None:
-                op, kind = attention_of(inner_step), kind_of(scene, inner_step)
-                calls += CALLS * scene.size({*op.scores} - {scene.graph.query, op.leg})
-                seconds[kind] += attention_seconds(chosen_scene, inner_step, op, table, learned, kind)
-            elif inner_step.box is not None:
-                exp_seconds, map_seconds = of_exponentials(chosen_scene, inner_step, table, learned)
-                seconds[ELEMENTWISE] += passes * 2 * accessed(chosen_scene.elements(inner_step), table) + exp_seconds
-                seconds[OF_MAPS] += map_seconds
-        seconds["call"] += (calls + 1) * table.call[learned]
-        return seconds
 
     def plain(self, step: Step) -> bool:
         return not experts_of(step).products

@@ -19,15 +19,39 @@ from tensornet_attn.graph.graph import Graph, Step, Use
 from tensornet_attn.graph.recurrence import Recurrence, recurrence_of, sums_keys
 from tensornet_attn.ir.arithmetic import ONE, names
 from tensornet_attn.kernels.blocks import with_kernels
-from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, has_slope, is_map, kernel
+from tensornet_attn.kernels.implementation import (
+    Context,
+    Implementation,
+    Lowered,
+    OfSteps,
+    WorkOfSteps,
+    has_slope,
+    is_map,
+    kernel,
+)
 
 INPUTS = 16  # of a feature, for each operand: its values of small legs
+
+
+class FeaturesWork(WorkOfSteps):
+    """The features that a kernel computes, then its own work."""
+
+    @property
+    def inner(self) -> SizedGraph:
+        inner = super().inner
+        return inner if self.scene.stepwise else replace(inner, in_tiles=frozenset(features_inside(self.step)))
+
+    @property
+    def inner_steps(self) -> list[Step]:
+        """The steps inside; the second kernel of a pair reads the features of the first."""
+        inner_steps, pair = super().inner_steps, recurrence_of(self.step).pair
+        return inner_steps[-1:] if pair and pair[0] != self.step.name else inner_steps
 
 
 class Features(OfSteps, Implementation[Recurrence]):
     """Kernels of linear attention with the features that they compute: those of several operands in C++, else maps."""
 
-    name, kind, pairs = "features inside kernels", "features", False
+    name, kind, pairs, work = "features inside kernels", "features", False, FeaturesWork
     of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -45,18 +69,9 @@ class Features(OfSteps, Implementation[Recurrence]):
         with_features = kernel(self.kind, graph, (), (*features, step), step.form)
         return replace(step, op=replace(with_features, hidden=step.kernel.hidden, cpp=step.kernel.cpp))
 
-    def inside(self, scene: SizedGraph, step: Step) -> SizedGraph:
-        inner = super().inside(scene, step)
-        return inner if scene.stepwise else replace(inner, in_tiles=frozenset(features_inside(step)))
-
     def plain(self, step: Step) -> bool:
         inner = body_of(step)[-1]
         return inner.kernel is not None and bool(KERNELS[inner.kernel.kind].plain(inner))
-
-    def primitive_steps(self, scene: SizedGraph, step: Step) -> list[Step]:
-        """The steps inside; the second kernel of a pair reads the features of the first."""
-        inner_steps, pair = super().primitive_steps(scene, step), recurrence_of(step).pair
-        return inner_steps[-1:] if pair and pair[0] != step.name else inner_steps
 
     def on_triton(self, form: object) -> bool:
         return isinstance(form, Recurrence)

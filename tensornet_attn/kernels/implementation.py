@@ -14,15 +14,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import as_long, instead
 from tensornet_attn.cost.kernels import KernelCost, Parts
-from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.order import split_best
-from tensornet_attn.cost.price import scratch as scratch_of
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
-from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_of
-from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
+from tensornet_attn.cost.work import KernelWork
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.graph import Box, Graph, Kernel, Step, Use
@@ -120,6 +117,7 @@ class Implementation(KernelCost, ABC, Generic[Form]):
     name: str
     alone = False
     opaque = False
+    work = KernelWork
     in_reader = False
     of_recurrences = False
 
@@ -173,41 +171,38 @@ class Implementation(KernelCost, ABC, Generic[Form]):
         return replace(graph, steps=tuple(map(marked_step, graph.steps)))
 
 
-class OfSteps(KernelCost):
-    """The costs of kernels that cost what the steps inside do, each by itself."""
+class WorkOfSteps(KernelWork):
+    """The work of the steps inside, each by itself."""
 
-    by_steps = True
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
+    @property
+    def kept(self) -> dict[str, int]:
         return {}
 
-    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        inner = self.inside(scene, step)
-        return {
-            name: count
-            for inner_step in self.primitive_steps(scene, step)
-            for name, count in saved(inner, inner_step).items()
-        }
+    @property
+    def stored(self) -> dict[str, int]:
+        return self.saved_inside
 
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        inner = self.inside(scene, step)
-        return [matmul for inner_step in self.primitive_steps(scene, step) for matmul in matmuls(inner, inner_step)]
+    @property
+    def matmuls(self) -> list[Matmul]:
+        return [matmul for work in self.works for matmul in work.matmuls]
 
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
-        inner, seconds = self.inside(scene, step), defaultdict[str, float](float)
-        in_cpp = step.kernel is not None and step.kernel.cpp
-        for inner_step in self.primitive_steps(scene, step):
-            for kind, each in parts_of(inner, inner_step, table, backward, in_cpp).items():
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
+        seconds, in_cpp = defaultdict[str, float](float), self.step.kernel is not None and self.step.kernel.cpp
+        for inner_step in self.inner_steps:
+            for kind, each in parts_of(self.inner, inner_step, table, backward, in_cpp).items():
                 seconds[kind] += each
         return seconds
 
-    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
+    def scratch(self, device: Device) -> tuple[int, int]:
         """The most of a step inside, forward and backward."""
-        inner = self.inside(scene, step)
-        forward, backward = zip(
-            *(scratch_of(device, inner, inner_step) for inner_step in self.primitive_steps(scene, step)), strict=True
-        )
+        forward, backward = zip(*(work.scratch(device) for work in self.works), strict=True)
         return max(forward), max(backward)
+
+
+class OfSteps(KernelCost):
+    """Kernels that cost what the steps inside do, each by itself."""
+
+    by_steps, work = True, WorkOfSteps
 
 
 class AtPlaces(Implementation[Form], Generic[Place, Form]):

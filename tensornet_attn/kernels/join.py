@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tensornet_attn.cost.kernels import body_of, inside
-from tensornet_attn.cost.memory import saved
-from tensornet_attn.cost.scene import SizedGraph
+from tensornet_attn.cost.kernels import body_of
+from tensornet_attn.cost.work import KernelWork
 from tensornet_attn.emit.contract import emit_contraction
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.graph import Graph, Step
@@ -18,18 +17,22 @@ from tensornet_attn.rewrite.features import Joined
 from tensornet_attn.rewrite.scores import exact_parts
 
 
+class JoinWork(KernelWork):
+    """Parts that are written side by side."""
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """What the products of its parts save."""
+        return self.saved_inside
+
+
 class JoinedFeatures(Implementation[Joined]):
     """Features that a rewriting of scores concatenates; no form is searched for."""
 
-    name, kind, in_reader = "features side by side", "join", True
+    name, kind, in_reader, work = "features side by side", "join", True, JoinWork
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
         return Lowered(graph)
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """What the products of its parts save."""
-        inner, steps = inside(scene, step)
-        return {name: floats for inner_step in steps for name, floats in saved(inner, inner_step).items()}
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits the parts, each laid out as [shared legs..., own legs flattened], then the concatenation."""

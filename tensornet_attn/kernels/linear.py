@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 from tensornet_attn.constants import SLOW_MAPS
 from tensornet_attn.cost.blocks import CHUNKS, LEAST
-from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.scene import SizedGraph
+from tensornet_attn.cost.work import KernelWork
 from tensornet_attn.emit.layout import columns
 from tensornet_attn.emit.sides import (
     eps_text,
@@ -86,13 +86,110 @@ class ExpandedMap:
         return reassociated(attentions(self.opened)[self.box], self.recurrence)
 
 
+class RecurrenceWork(KernelWork):
+    """The work of a recurrence. Features, and values that a core mixes, may be head legs."""
+
+    @property
+    def recurrence(self) -> Recurrence:
+        return recurrence_of(self.step)
+
+    @property
+    def head_legs(self) -> set[str]:
+        return {*self.recurrence.heads, *(self.recurrence.mixed if self.recurrence.mixes else ())}
+
+
+class LinearWork(RecurrenceWork):
+    """Sums of keys that queries read, at once or in chunks."""
+
+    @property
+    def chunk(self) -> int:
+        """Keys per chunk of a kernel; 0 if it is not causal."""
+        graph = self.scene.graph
+        return chunk_of(graph, self.recurrence, self.scene.sizes) if self.recurrence.causal(graph) else 0
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
+        recurrence, macs = self.recurrence, Counter[Legs]()
+        chunk, key = self.chunk, self.scene.key
+        query = key if chunk else self.scene.query  # a scan pads queries to the number of keys
+        for term in recurrence.terms:
+            stored, read, scored = heads_of(recurrence, term)
+            macs[(key, *stored, *term.features, *recurrence.result)] += 1
+            macs[(query, *read, *term.features, *recurrence.result)] += 1
+            if _normalized(recurrence):
+                macs[(query, *read, *(term.groups + recurrence.mixed if term.core else term.features))] += 1
+            if chunk:
+                macs[(query, *scored, *term.features)] += chunk
+                macs[(query, *read, *recurrence.result)] += chunk
+                if term.decays:
+                    macs[(query, *read, *term.decayed)] += chunk
+                if term.core:
+                    macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
+        return macs
+
+    def decay_factors(self) -> list[int]:
+        """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
+        rows = self.batch * self.scene.keys * self.chunk  # a scan pads queries to the number of keys
+        return [
+            rows * self.scene.size((*heads_of(self.recurrence, term).read, *term.decayed)) if term.decays else 0
+            for term in self.recurrence.terms
+        ]
+
+    @property
+    def exponentials(self) -> list[tuple[Legs, int]]:
+        factors = sum(self.decay_factors())
+        return [*super().exponentials, (self.step.legs, factors)] if factors else super().exponentials
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return sides_kept(self.scene, self.step, self.chunk)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """Floats saved for backward besides operands and result: states, sums of keys, and scores inside the chunks.
+
+        The states start before the first chunk. A core maps states, whose mixed ones are saved too.
+        """
+        scene, step = self.scene, self.step
+        recurrence, floats = self.recurrence, dict[str, int]()
+        batch, chunk = self.batch, self.chunk
+        chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
+        for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(), strict=True)):
+            stored, read, scored = heads_of(recurrence, term)
+            learned = any(use.name in scene.learned for decay in term.decays for use in decay)
+            features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
+            floats[f"{step.name}: states {i}"] = state_count * features * scene.size(recurrence.result)
+            floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
+            mixed = scene.size(recurrence.mixed)
+            if chunk:
+                scores = scene.size((*(scored if learned else read), *(term.groups or recurrence.mixed)))
+                scores += scene.size((*read, *recurrence.mixed)) if term.core else 0
+                floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scores
+            elif term.core:
+                floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
+                alone = scene.size(term.features) == scene.size(term.groups)
+                rows = features * mixed if alone else scene.size((*read, *term.groups, query))
+                floats[f"{step.name}: groups {i}"] = batch * rows
+            if factors:  # also of scores, and of queries and keys: of results and values if these have the decays
+                of_values = scored != read and not (recurrence.result or term.decayed or _normalized(recurrence))
+                sides = [(*heads, *(() if of_values else term.features)) for heads in (stored, read)]
+                floats[f"{step.name}: decay {i}"] = 2 * factors * learned
+                floats[f"{step.name}: decayed {i}"] = batch * scene.keys * sum(map(scene.size, sides))
+        if _normalized(recurrence):
+            floats[f"{step.name}: row sums"] = (
+                batch * scene.sizes[query] * scene.size((*recurrence.heads, *recurrence.mixed))
+            )
+        return floats
+
+
 class LinearAttention(OfBoxes[ExpandedMap]):
     """Normalize and keep boxes over keys that need fewer MACs if the keys are summed first.
 
     Also softmaxes whose scores depend on keys only, and sums over keys of decaying scores.
     """
 
-    name, kind, alone, pairs = "linear attention", "linear", True, False
+    name, kind, alone, pairs, work = "linear attention", "linear", True, False, LinearWork
 
     def places(self, graph: Graph) -> list[str]:
         boxes = [name for name, attention in attentions(graph).items() if attention.compares]
@@ -146,82 +243,6 @@ class LinearAttention(OfBoxes[ExpandedMap]):
             return False
         sides = (form.terms[0].query, form.terms[0].key, () if form.value is None else (form.value,))
         return all(side and {*form.heads} <= {*side[0].legs} for side in sides)
-
-    def chunk(self, scene: SizedGraph, step: Step) -> int:
-        """Keys per chunk of a kernel; 0 if it is not causal."""
-        recurrence = recurrence_of(step)
-        return chunk_of(scene.graph, recurrence, scene.sizes) if recurrence.causal(scene.graph) else 0
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        """MACs of one batch element, by the legs they run over (a leg in two roles occurs twice)."""
-        recurrence, macs = recurrence_of(step), Counter[Legs]()
-        chunk, key = self.chunk(scene, step), scene.key
-        query = key if chunk else scene.query  # a scan pads queries to the number of keys
-        for term in recurrence.terms:
-            stored, read, scored = heads_of(recurrence, term)
-            macs[(key, *stored, *term.features, *recurrence.result)] += 1
-            macs[(query, *read, *term.features, *recurrence.result)] += 1
-            if _normalized(recurrence):
-                macs[(query, *read, *(term.groups + recurrence.mixed if term.core else term.features))] += 1
-            if chunk:
-                macs[(query, *scored, *term.features)] += chunk
-                macs[(query, *read, *recurrence.result)] += chunk
-                if term.decays:
-                    macs[(query, *read, *term.decayed)] += chunk
-                if term.core:
-                    macs[(query, *read, *term.groups, *recurrence.mixed)] += chunk
-        return dict(macs)
-
-    def decay_factors(self, scene: SizedGraph, step: Step) -> list[int]:
-        """The decay factors inside the chunks of a causal kernel, by term: one exponential each."""
-        recurrence, chunk = recurrence_of(step), self.chunk(scene, step)
-        batch = scene.batch_of(step)
-        rows = batch * scene.keys * chunk  # a scan pads queries to the number of keys
-        return [
-            rows * scene.size((*heads_of(recurrence, term).read, *term.decayed)) if term.decays else 0
-            for term in recurrence.terms
-        ]
-
-    def exponentials(self, scene: SizedGraph, step: Step) -> int:
-        return sum(self.decay_factors(scene, step))
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return sides_kept(scene, step, self.chunk(scene, step))
-
-    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """Floats saved for backward besides operands and result: states, sums of keys, and scores inside the chunks.
-
-        The states start before the first chunk. A core maps states, whose mixed ones are saved too.
-        """
-        recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch, chunk = scene.batch_of(step), self.chunk(scene, step)
-        chunks, query = -(-scene.keys // chunk) if chunk else 1, scene.query
-        for i, (term, factors) in enumerate(zip(recurrence.terms, self.decay_factors(scene, step), strict=True)):
-            stored, read, scored = heads_of(recurrence, term)
-            learned = any(use.name in scene.learned for decay in term.decays for use in decay)
-            features, state_count = scene.size((*stored, *term.features)), batch * (max(chunks, 2) if chunk else 1)
-            floats[f"{step.name}: states {i}"] = state_count * features * scene.size(recurrence.result)
-            floats[f"{step.name}: sums {i}"] = state_count * features * _normalized(recurrence)
-            mixed = scene.size(recurrence.mixed)
-            if chunk:
-                scores = scene.size((*(scored if learned else read), *(term.groups or recurrence.mixed)))
-                scores += scene.size((*read, *recurrence.mixed)) if term.core else 0
-                floats[f"{step.name}: scores {i}"] = batch * chunks * chunk**2 * scores
-            elif term.core:
-                floats[f"{step.name}: mixed {i}"] = batch * features * scene.size(recurrence.result)
-                alone = scene.size(term.features) == scene.size(term.groups)
-                rows = features * mixed if alone else scene.size((*read, *term.groups, query))
-                floats[f"{step.name}: groups {i}"] = batch * rows
-            if factors:  # also of scores, and of queries and keys: of results and values if these have the decays
-                of_values = scored != read and not (recurrence.result or term.decayed or _normalized(recurrence))
-                sides = [(*heads, *(() if of_values else term.features)) for heads in (stored, read)]
-                floats[f"{step.name}: decay {i}"] = 2 * factors * learned
-                floats[f"{step.name}: decayed {i}"] = batch * scene.keys * sum(map(scene.size, sides))
-        if _normalized(recurrence):
-            floats[f"{step.name}: row sums"] = (
-                batch * scene.sizes[query] * scene.size((*recurrence.heads, *recurrence.mixed))
-            )
-        return floats
 
     def emit(self, writer: Writer, step: Step) -> None:
         """Emits one call."""
@@ -403,7 +424,7 @@ def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
     """
     graph, recurrence, floats = scene.graph, recurrence_of(step), dict[str, int]()
     if scene.stepwise:
-        return kept(scene, step.uses) | {step.name: scene.stored[step.name]}
+        return scene.kept(step.uses) | {step.name: scene.stored[step.name]}
     uses, pair = [use for use in step.uses if use != recurrence.added], {graph.query, graph.key}
     divided = {f"{step.name}: undivided": scene.stored[step.name]} if _normalized(recurrence) else {}
     if chunk:
@@ -411,16 +432,16 @@ def sides_kept(scene: SizedGraph, step: Step, chunk: int) -> dict[str, int]:
         for use in uses:
             copied = without(use.legs, *pair)
             copies = {f"{step.name}: {use.name} in chunks": rows * scene.elements(replace(use, legs=copied))}
-            floats |= copies if pair & {*use.legs} else kept(scene, (use,))
+            floats |= copies if pair & {*use.legs} else scene.kept((use,))
         return floats | divided
     scaled = {use for term in recurrence.terms if scene.number(term.coefficient) != 1 for use in term.query}
     for use in uses:
         producer = producer_of(graph, use)
         mapped = producer is not None and producer.name in scene.in_tiles
         if producer and mapped:
-            floats |= kept(scene, producer.uses)
+            floats |= scene.kept(producer.uses)
         elif use not in scaled:
-            floats |= kept(scene, (use,))
+            floats |= scene.kept((use,))
         if use in scaled or (
             producer and mapped and producer.box and producer.box.function and producer.box.function.name in SLOW_MAPS
         ):

@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tensornet_attn.cost.kernels import Parts, body_of
-from tensornet_attn.cost.memory import kept
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
-from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_inside
-from tensornet_attn.cost.shapes import matmuls
+from tensornet_attn.cost.work import KernelWork, work_of
 from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import laid, mask_options, matrix
 from tensornet_attn.emit.writer import Writer
@@ -29,10 +27,33 @@ from tensornet_attn.kernels.blocks import with_kernels
 from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, kernel
 
 
+class OuterWork(KernelWork):
+    """One product of both sides."""
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        return {(self.scene.key, *recurrence_of(self.step).heads): 1}
+
+    @property
+    def elementwise(self) -> int:
+        return 0
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return self.scene.kept(_sides(self.step))
+
+    @property
+    def matmuls(self) -> list[Matmul]:
+        return work_of(self.scene, _as_product(self.step)).matmuls
+
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
+        return parts_inside(self.scene, _as_product(self.step), table, backward)
+
+
 class OuterSums(Implementation[Recurrence]):
     """Sums with one row whose key side is a product of two operands, each with the heads and one leg of its own."""
 
-    name, kind, pairs = "sum of outer products", "outer", False
+    name, kind, pairs, work = "sum of outer products", "outer", False, OuterWork
     of_recurrences = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -46,21 +67,6 @@ class OuterSums(Implementation[Recurrence]):
                 kernels[step.name] = replace(step, op=op)
         chosen = "a sum over the keys, once for all queries, as one product"
         return Lowered(with_kernels(graph, split, kernels, products), dict.fromkeys(kernels, chosen))
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        return {(scene.key, *recurrence_of(step).heads): 1}
-
-    def elementwise(self, scene: SizedGraph, step: Step) -> int:
-        return 0
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return kept(scene, _sides(step))
-
-    def matmuls(self, scene: SizedGraph, step: Step) -> list[Matmul]:
-        return matmuls(scene, _as_product(step))
-
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
-        return parts_inside(scene, _as_product(step), table, backward)
 
     def plain(self, step: Step) -> bool:
         return True

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 
 from tensornet_attn.constants import LONG_ROW, MAP_PART
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.kernels import Parts, body_of, inside
-from tensornet_attn.cost.memory import kept
+from tensornet_attn.cost.kernels import Parts, body_of
 from tensornet_attn.cost.rates import ELEMENTWISE, RateTable
-from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import WIDTH, passes_of
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.diagram import producer_of
@@ -22,7 +20,7 @@ from tensornet_attn.graph.recurrence import scans
 from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.ir.values import Legs, TensorText
 from tensornet_attn.kernels.blocks import with_kernels
-from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, kernel
+from tensornet_attn.kernels.implementation import Context, Implementation, Lowered, OfSteps, WorkOfSteps, kernel
 from tensornet_attn.rewrite.change import product
 
 STATES = 12  # reads and writes of the states in a block: factors, products, decays, states, and what is read of them
@@ -41,6 +39,49 @@ class ReadScan:
     inside: frozenset[str]
 
 
+class ScanWork(WorkOfSteps):
+    """The steps inside; rows with many states, in blocks."""
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return self.scene.kept(self.step.uses)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """The states before each block; of short rows, what the steps inside save."""
+        states, form = self._states, read_scan(self.step)
+        if not self._in_blocks:
+            return super().stored
+        rows = states // self.batch  # blocks are of one batch element
+        blocks = self.batch * ((rows - 1) // MAP_PART)
+        return {f"{self.step.name}: states": blocks * rows // self.scene.sizes[str(form.box.leg)]}
+
+    def scratch(self, device: Device) -> tuple[int, int]:
+        """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
+        if self._in_blocks:
+            states = min(MAP_PART, self._states)
+            return 3 * states, 8 * states
+        return (sum(self.inner.elements(inner_step) for inner_step in self.inner_steps[:-1]),) * 2
+
+    def seconds(self, table: RateTable, backward: bool) -> Parts:
+        """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
+        if not self._in_blocks:
+            return super().seconds(table, backward)
+        learned, positions = backward and self.learned, self.scene.sizes[str(read_scan(self.step).box.leg)]
+        times, rate = passes_of(learned), table.pass_rate(WIDTH * MAP_PART)
+        passes = times * STATES * WIDTH * self._states / rate
+        return {ELEMENTWISE: passes, "call": 2 * (times + learned) * positions * table.call[False]}
+
+    @property
+    def _states(self) -> int:
+        return self.inner.elements(read_scan(self.step).box.of)
+
+    @property
+    def _in_blocks(self) -> bool:
+        positions = self.inner.sizes[str(read_scan(self.step).box.leg)]
+        return not self.inner.stepwise and self._states >= LONG_ROW * positions
+
+
 class SummedScans(OfSteps, Implementation[ReadScan]):
     """Scans that nothing but one product reads, which sums over one of their legs.
 
@@ -48,7 +89,7 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
     the steps inside.
     """
 
-    name, kind = "scan that is read once", "scan"
+    name, kind, work = "scan that is read once", "scan", ScanWork
     stepwise = True
 
     def lowered(self, graph: Graph, context: Context) -> Lowered:
@@ -60,37 +101,6 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
                 removed |= form.inside
         changed = with_kernels(graph, split, kernels, removed)
         return Lowered(changed, dict.fromkeys(kernels, f"{self.name}: no tensor has all states"))
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return kept(scene, step.uses)
-
-    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """The states before each block; of short rows, what the steps inside save."""
-        inner = self.inside(scene, step)
-        states, form = self._states(inner, step), read_scan(step)
-        if not self._in_blocks(inner, step):
-            return super().saved(scene, step)
-        batch = scene.batch_of(step)  # blocks are of one batch element
-        blocks = batch * ((states // batch - 1) // MAP_PART)
-        return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}
-
-    def scratch(self, scene: SizedGraph, step: Step, device: Device) -> tuple[int, int]:
-        """States, their decay and its exponential; in the backward, gradients of both and of four factors too."""
-        inner, steps = inside(scene, step)
-        if self._in_blocks(inner, step):
-            states = min(MAP_PART, self._states(inner, step))
-            return 3 * states, 8 * states
-        return (sum(inner.elements(inner_step) for inner_step in steps[:-1]),) * 2
-
-    def seconds(self, scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
-        """Passes over blocks that stay in a cache, and calls for each position; of short rows, the steps inside."""
-        inner = self.inside(scene, step)
-        if not self._in_blocks(inner, step):
-            return super().seconds(scene, step, table, backward)
-        learned, positions = backward and step.name in scene.learned, scene.sizes[str(read_scan(step).box.leg)]
-        times, rate = passes_of(learned), table.pass_rate(WIDTH * MAP_PART)
-        passes = times * STATES * WIDTH * self._states(inner, step) / rate
-        return {ELEMENTWISE: passes, "call": 2 * (times + learned) * positions * table.call[False]}
 
     def plain(self, step: Step) -> bool:
         return True
@@ -104,13 +114,6 @@ class SummedScans(OfSteps, Implementation[ReadScan]):
         expression = writer.call("scan_reads", *sides, read, str(len(form.legs)), "key_mask")
         value = writer.scaled(term.coefficient, TensorText(expression, (query, *form.legs[:-1]), True))
         writer.bind(step.name, value.text, value.legs, value.level)
-
-    def _states(self, inner: SizedGraph, step: Step) -> int:
-        return inner.elements(read_scan(step).box.of)
-
-    def _in_blocks(self, inner: SizedGraph, step: Step) -> bool:
-        positions = inner.sizes[str(read_scan(step).box.leg)]
-        return not inner.stepwise and self._states(inner, step) >= LONG_ROW * positions
 
 
 SCAN = SummedScans()

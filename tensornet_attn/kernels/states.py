@@ -16,7 +16,6 @@ from functools import cached_property
 from math import log2, prod
 
 from tensornet_attn.cost.blocks import CHUNKS
-from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.layout import split
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.sides import sides_maps, unmapped
@@ -29,16 +28,92 @@ from tensornet_attn.ir.steps import legs_in, plus, within, without
 from tensornet_attn.ir.values import Legs, TensorText, shape_comment
 from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.implementation import Context, FormCost, Lowered, OfBoxes, kernel, leg_sizes
-from tensornet_attn.kernels.linear import DENSE, cpp_option, sides_kept
+from tensornet_attn.kernels.linear import DENSE, RecurrenceWork, cpp_option, sides_kept
 from tensornet_attn.rewrite.change import fresh, with_steps
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.reads import Read, joined, mixes_heads, placed, read_of
 
 
+class StatesWork(RecurrenceWork):
+    """Sums of keys, their mixture, and what queries read of it."""
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        """MACs of one batch element, by the legs they run over."""
+        scene, step = self.scene, self.step
+        recurrence, macs = recurrence_of(step), Counter[Legs]()
+        key, width = scene.key, (*recurrence.features, *recurrence.value_legs)
+        causal = recurrence.causal(scene.graph)
+        query = key if causal else scene.query  # a scan pads queries to the number of keys
+        chunk, scored = self._scored_chunk()
+        if recurrence.value is not None:
+            macs[(key, *recurrence.mixed, *width)] += 1
+        macs[(*recurrence.heads, *recurrence.mixed, *width)] += -(-scene.sizes[key] // chunk) if causal else 1
+        macs[(query, *recurrence.heads, *width)] += 1
+        if causal:
+            if scored:
+                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.features)] += chunk
+            if recurrence.value is not None:
+                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.value_legs)] += chunk
+        return dict(macs)
+
+    @property
+    def elementwise(self) -> int:
+        """Sums of keys without values, additions to states; if causal also the mask inside chunks, the sums of states,
+        and those of the values that mixed heads read."""
+        scene, recurrence, batch = self.scene, self.recurrence, self.batch
+        rows, (chunk, scored) = scene.keys, self._scored_chunk()
+        operations = rows * scene.size((*recurrence.mixed, *recurrence.features)) if recurrence.value is None else 0
+        if recurrence.added is not None:
+            operations += scene.size(recurrence.added.legs)
+        if recurrence.causal(scene.graph):
+            operations += (
+                rows
+                * scene.size((*recurrence.heads, *recurrence.mixed))
+                * (chunk * scored + scene.size(recurrence.value_legs))
+            )
+            operations += -(-rows // chunk) * scene.size(
+                (*recurrence.mixed, *recurrence.features, *recurrence.value_legs)
+            )
+        return batch * operations
+
+    @property
+    def kept(self) -> dict[str, int]:
+        return sides_kept(self.scene, self.step, self.chunk)
+
+    @property
+    def stored(self) -> dict[str, int]:
+        """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
+        scene, step = self.scene, self.step
+        recurrence, batch, causal = self.recurrence, self.batch, self.recurrence.causal(scene.graph)
+        rows, width = scene.keys, (*recurrence.features, *recurrence.value_legs)
+        chunk, scored = self._scored_chunk()
+        chunks = -(-rows // chunk) if causal else 1
+        floats = {
+            f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width))
+            for name, legs in (("states", recurrence.mixed), ("mixed states", recurrence.heads))
+        }
+        heads = scene.size((*recurrence.heads, *recurrence.mixed))
+        return floats | ({f"{step.name}: scores": batch * rows * chunk * heads} if causal and scored else {})
+
+    @property
+    def chunk(self) -> int:
+        """Keys per chunk of a kernel; 0 if it is not causal."""
+        return self._scored_chunk()[0] if self.recurrence.causal(self.scene.graph) else 0
+
+    def _scored_chunk(self) -> tuple[int, bool]:
+        """Keys per chunk, and whether scores are computed; sums of keys alone use those of their keys and values."""
+        scene = self.scene
+        lead = max(
+            map(recurrence_of, _in_one_call(scene.graph, self.step)), key=lambda member: member.value is not None
+        )
+        return states_chunk(scene.graph, lead, scene.sizes), lead.value == self.recurrence.value
+
+
 class States(OfBoxes["Mixed"]):
     """Sums over keys that are mixed before queries read them, if this needs fewer MACs than scores."""
 
-    name, kind, pairs = "mixed states", "states", False
+    name, kind, pairs, work = "mixed states", "states", False, StatesWork
 
     def places(self, graph: Graph) -> list[str]:
         return [step.name for step in sums(graph)]
@@ -72,71 +147,6 @@ class States(OfBoxes["Mixed"]):
     def in_cpp(self, graph: Graph, step: Step) -> bool:
         form = recurrence_of(step)
         return form.one_product and not form.causal(graph) and bool(form.pair)
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        """MACs of one batch element, by the legs they run over."""
-        recurrence, macs = recurrence_of(step), Counter[Legs]()
-        key, width = scene.key, (*recurrence.features, *recurrence.value_legs)
-        causal = recurrence.causal(scene.graph)
-        query = key if causal else scene.query  # a scan pads queries to the number of keys
-        chunk, scored = self._scored_chunk(scene, step)
-        if recurrence.value is not None:
-            macs[(key, *recurrence.mixed, *width)] += 1
-        macs[(*recurrence.heads, *recurrence.mixed, *width)] += -(-scene.sizes[key] // chunk) if causal else 1
-        macs[(query, *recurrence.heads, *width)] += 1
-        if causal:
-            if scored:
-                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.features)] += chunk
-            if recurrence.value is not None:
-                macs[(query, *recurrence.heads, *recurrence.mixed, *recurrence.value_legs)] += chunk
-        return dict(macs)
-
-    def elementwise(self, scene: SizedGraph, step: Step) -> int:
-        """Sums of keys without values, additions to states; if causal also the mask inside chunks, the sums of states,
-        and those of the values that mixed heads read."""
-        recurrence = recurrence_of(step)
-        batch = scene.batch_of(step)
-        rows, (chunk, scored) = scene.keys, self._scored_chunk(scene, step)
-        operations = rows * scene.size((*recurrence.mixed, *recurrence.features)) if recurrence.value is None else 0
-        if recurrence.added is not None:
-            operations += scene.size(recurrence.added.legs)
-        if recurrence.causal(scene.graph):
-            operations += (
-                rows
-                * scene.size((*recurrence.heads, *recurrence.mixed))
-                * (chunk * scored + scene.size(recurrence.value_legs))
-            )
-            operations += -(-rows // chunk) * scene.size(
-                (*recurrence.mixed, *recurrence.features, *recurrence.value_legs)
-            )
-        return batch * operations
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return sides_kept(scene, step, self.chunk(scene, step))
-
-    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """Floats saved for backward besides operands and result: states, mixed states, and scores inside the chunks."""
-        recurrence = recurrence_of(step)
-        batch, causal = scene.batch_of(step), recurrence.causal(scene.graph)
-        rows, width = scene.keys, (*recurrence.features, *recurrence.value_legs)
-        chunk, scored = self._scored_chunk(scene, step)
-        chunks = -(-rows // chunk) if causal else 1
-        floats = {
-            f"{step.name}: {name}": batch * chunks * scene.size((*legs, *width))
-            for name, legs in (("states", recurrence.mixed), ("mixed states", recurrence.heads))
-        }
-        heads = scene.size((*recurrence.heads, *recurrence.mixed))
-        return floats | ({f"{step.name}: scores": batch * rows * chunk * heads} if causal and scored else {})
-
-    def chunk(self, scene: SizedGraph, step: Step) -> int:
-        """Keys per chunk of a kernel; 0 if it is not causal."""
-        return self._scored_chunk(scene, step)[0] if recurrence_of(step).causal(scene.graph) else 0
-
-    def _scored_chunk(self, scene: SizedGraph, step: Step) -> tuple[int, bool]:
-        """Keys per chunk, and whether scores are computed; sums of keys alone use those of their keys and values."""
-        recurrence = recurrence_of(step)
-        lead = max(map(recurrence_of, _in_one_call(scene.graph, step)), key=lambda member: member.value is not None)
-        return states_chunk(scene.graph, lead, scene.sizes), lead.value == recurrence.value
 
     def plain(self, step: Step) -> bool:
         return True

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from tensornet_attn.cost.memory import kept
-from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.precision import sums_wide
 from tensornet_attn.emit.sides import mask_options, term_text
@@ -20,7 +18,7 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.recurrence import Recurrence, cumulative, recurrence_of, sums
 from tensornet_attn.ir.values import Legs
 from tensornet_attn.kernels.implementation import Context, Lowered, OfBoxes, kernel
-from tensornet_attn.kernels.linear import canonical, featured, heads_of, written
+from tensornet_attn.kernels.linear import RecurrenceWork, canonical, featured, heads_of, written
 from tensornet_attn.rewrite.change import with_steps
 
 DESCRIPTION = {True: "a cumulative sum over the keys", False: "a sum over the keys, once for all queries"}
@@ -34,10 +32,43 @@ class KeySum:
     recurrence: Recurrence
 
 
+class SumsWork(RecurrenceWork):
+    """Products of the query parts with the sums."""
+
+    @property
+    def monomials(self) -> dict[Legs, int]:
+        """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
+        recurrence, macs = self.recurrence, Counter[Legs]()
+        for term in recurrence.terms:
+            macs[(self.scene.query, *heads_of(recurrence, term).read, *term.features)] += 1
+        return macs
+
+    @property
+    def elementwise(self) -> int:
+        """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
+        scene, recurrence = self.scene, self.recurrence
+        elements = sum(scene.size((*heads_of(recurrence, term).stored, *term.features)) for term in recurrence.terms)
+        return self.batch * (scene.keys * elements + (len(recurrence.terms) - 1) * scene.size(self.step.legs))
+
+    @property
+    def kept(self) -> dict[str, int]:
+        """The sums if query parts get gradients, and these parts."""
+        scene, step = self.scene, self.step
+        recurrence, floats = self.recurrence, dict[str, int]()
+        rows = scene.queries if recurrence.causal(scene.graph) else 1
+        for i, term in enumerate(recurrence.terms):
+            if any(use.name in scene.learned for use in term.query):
+                floats[f"{step.name}: sums {i}"] = (
+                    self.batch * rows * scene.size((*heads_of(recurrence, term).stored, *term.features))
+                )
+                floats |= scene.kept(term.query)
+        return floats
+
+
 class CumulativeSums(OfBoxes[KeySum]):
     """Sums over keys that separate into query and key parts; never more operations than computing the scores."""
 
-    name, kind, pairs = "cumulative sums", "sums", False
+    name, kind, pairs, work = "cumulative sums", "sums", False, SumsWork
 
     def places(self, graph: Graph) -> list[str]:
         return [step.name for step in sums(graph)]
@@ -63,36 +94,6 @@ class CumulativeSums(OfBoxes[KeySum]):
             with_steps(graph, {of.name: [], step.name: [*before, kernel_step]}),
             {step.name: DESCRIPTION[recurrence.causal(graph)]},
         )
-
-    def macs(self, scene: SizedGraph, step: Step) -> dict[Legs, int]:
-        """MACs of one batch element, by the legs they run over: the products of the query parts with the sums."""
-        recurrence, macs = recurrence_of(step), Counter[Legs]()
-        for term in recurrence.terms:
-            macs[(scene.query, *heads_of(recurrence, term).read, *term.features)] += 1
-        return dict(macs)
-
-    def elementwise(self, scene: SizedGraph, step: Step) -> int:
-        """Operations over the whole batch: one addition per element of the key parts, and additions of terms."""
-        recurrence = recurrence_of(step)
-        batch = scene.batch_of(step)
-        rows = scene.keys
-        added = sum(
-            rows * scene.size((*heads_of(recurrence, term).stored, *term.features)) for term in recurrence.terms
-        )
-        return batch * (added + (len(recurrence.terms) - 1) * scene.size(step.legs))
-
-    def kept(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        """The sums if query parts get gradients, and these parts."""
-        recurrence, floats = recurrence_of(step), dict[str, int]()
-        batch = scene.batch_of(step)
-        rows = scene.queries if recurrence.causal(scene.graph) else 1
-        for i, term in enumerate(recurrence.terms):
-            if any(use.name in scene.learned for use in term.query):
-                floats[f"{step.name}: sums {i}"] = (
-                    batch * rows * scene.size((*heads_of(recurrence, term).stored, *term.features))
-                )
-                floats |= kept(scene, term.query)
-        return floats
 
     def plain(self, step: Step) -> bool:
         return True

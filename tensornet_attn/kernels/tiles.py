@@ -13,10 +13,10 @@ from math import fsum, inf, prod
 
 from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.devices import DEVICES
+from tensornet_attn.cost.kernels import KERNELS
 from tensornet_attn.cost.order import order, split_best
 from tensornet_attn.cost.price import scene_of
-from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.work import macs
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.emit.functions import names as function_names
 from tensornet_attn.emit.masks import takes_mask
 from tensornet_attn.emit.triton.kernels import kernels
@@ -28,7 +28,7 @@ from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import BATCH, Legs, Path, split_products
 from tensornet_attn.ir.steps import within
 from tensornet_attn.kernels.blocks import StepGroup, groups_of, with_kernels
-from tensornet_attn.kernels.blockwise import InBlocks
+from tensornet_attn.kernels.blockwise import BlockWork, InBlocks
 from tensornet_attn.kernels.implementation import Context, Lowered
 from tensornet_attn.tiles.build import tile_program
 from tensornet_attn.tiles.derive import gradients
@@ -36,10 +36,19 @@ from tensornet_attn.tiles.legs import MOST, sides_of
 from tensornet_attn.tiles.program import Program, TileOperand, Unfit, below, structure
 
 
+class TileWork(BlockWork):
+    """Tiles in programs, each of which computes what its tiles share."""
+
+    def programs_alike(self, legs: Legs) -> int:
+        assert self.step.kernel is not None
+        heads, _, _ = sides_of(self.scene.graph, self.step.kernel, KERNELS[self.step.kernel.kind].most)
+        return prod(self.scene.sizes[leg] // tiles for leg, tiles in heads.items() if leg not in legs)
+
+
 class TilePrograms(InBlocks):
     """Groups of steps with values of queries x keys that a tile program can compute, on the triton backend."""
 
-    name, kind, opaque = "Triton kernels", "tiles", True
+    name, kind, opaque, work = "Triton kernels", "tiles", True, TileWork
     most = MOST  # tiles of a leg in one program
 
     def fit(self, graph: Graph, step: Step) -> Program:
@@ -49,11 +58,6 @@ class TilePrograms(InBlocks):
             raise Unfit(f"Triton kernels have no sums that run along keys, as '{running.name}' does")
         gradients(program)
         return program
-
-    def programs_alike(self, scene: SizedGraph, step: Step, legs: Legs) -> int:
-        assert step.kernel is not None
-        heads, _, _ = sides_of(scene.graph, step.kernel, self.most)
-        return prod(scene.sizes[leg] // tiles for leg, tiles in heads.items() if leg not in legs)
 
     def as_kernel(self, step: Step) -> Step:
         """A kernel of blocks of queries as one of this kind."""
@@ -66,7 +70,7 @@ class TilePrograms(InBlocks):
         orders = [split_products(graph, partial(_weights_first, graph), sizes)]
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-        by_work = sorted(dict.fromkeys(orders), key=lambda split: self.work(split, context))
+        by_work = sorted(dict.fromkeys(orders), key=lambda split: self.macs(split, context))
         best = next(
             (split for split in by_work if all(self.fits(group) for group in groups_of(split, sizes))), orders[0]
         )
@@ -110,11 +114,11 @@ class TilePrograms(InBlocks):
         except Unfit:
             return False
 
-    def work(self, graph: Graph, context: Context) -> float:
+    def macs(self, graph: Graph, context: Context) -> float:
         """MACs of the kernels; infinite if one has no tiles."""
         scene, groups = scene_of(graph, context.sizes, context.target), groups_of(graph, context.sizes)
         try:
-            return fsum(macs(scene, self.as_kernel(step)) for group in groups for step in group.kernels)
+            return fsum(work_of(scene, self.as_kernel(step)).macs for group in groups for step in group.kernels)
         except Unfit:
             return inf
 
