@@ -15,7 +15,7 @@ from tensornet_attn.graph.graph import Graph, Step
 Parts = dict[str, float]  # seconds, by what is measured together
 
 
-class KernelCost:
+class KernelTraits:
     """What prices ask of one kind of kernel.
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
@@ -30,10 +30,6 @@ class KernelCost:
     by_steps = False
     again = True
 
-    def work(self, scene: SizedGraph, step: Step) -> Any:
-        """Its work, a `KernelWork` at the sizes of a scene."""
-        raise TypeError(f"kernels '{self.kind}' have no work.")
-
     def pairs_stored(self, graph: Graph, step: Step, backward: bool) -> Iterator[str]:
         """The tensors of queries x keys that it stores besides its result, in words."""
         yield from ()
@@ -46,13 +42,13 @@ class KernelCost:
 KERNELS: dict[str, Any] = {}  # the implementations by kind: the files of `kernels/` add themselves
 
 
-def cost_of(step: Step) -> KernelCost:
+def traits_of(step: Step) -> KernelTraits:
     """The costs of the kind of a kernel; its defaults for steps that are no kernels, and kinds without a file."""
-    cost: KernelCost = KERNELS.get(step.kernel.kind, ANY) if step.kernel is not None else ANY
+    cost: KernelTraits = KERNELS.get(step.kernel.kind, ANY) if step.kernel is not None else ANY
     return cost
 
 
-ANY = KernelCost()
+ANY = KernelTraits()
 
 
 def body_of(step: Step) -> tuple[Step, ...]:
@@ -62,7 +58,7 @@ def body_of(step: Step) -> tuple[Step, ...]:
 
 def steps_of(step: Step) -> tuple[str, ...]:
     """The steps of the diagram that a step computes, the one that names it last."""
-    return cost_of(step).replaced(step)
+    return traits_of(step).replaced(step)
 
 
 def unfolded(graph: Graph) -> Graph:

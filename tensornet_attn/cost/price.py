@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import fsum
 
-from tensornet_attn.cost.kernels import cost_of, inside
+from tensornet_attn.cost.kernels import inside, traits_of
 from tensornet_attn.cost.memory import peak
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import module_seconds, seconds_of
@@ -57,17 +57,15 @@ def time_of_step(scene: SizedGraph, step: Step, target: Target) -> float:
     if target.device.measured:
         return seconds_of(scene, step, target.device.rates, target.backward)
     learned = target.backward and step.name in scene.learned
-    flops, bytes_ = (AGAIN if step.kernel and cost_of(step).again else KEEPS) if learned else (1, 1)
+    flops, bytes_ = (AGAIN if step.kernel and traits_of(step).again else KEEPS) if learned else (1, 1)
 
     def seconds(scene: SizedGraph, step: Step) -> float:
         work = work_of(scene, step)
-        operations = round(work.filled * (2 * work.macs + work.elementwise))
-        moves = target.device.width * (work.moved + work.padding)
-        copied = target.device.width * work.copied
-        time = target.device.time(flops * operations, bytes_ * moves) + target.device.time(0, bytes_ * copied)
+        moved, copied = (target.device.width * elements for elements in work.passes)
+        time = target.device.time(flops * work.operations, bytes_ * moved) + target.device.time(0, bytes_ * copied)
         return target.device.seconds(time)
 
-    if target.device.gpu and cost_of(step).stepwise:
+    if target.device.gpu and traits_of(step).stepwise:
         inner_scene, inner_steps = inside(scene, step)
         return sum(seconds(inner_scene, inner) for inner in inner_steps)
     return seconds(scene, step)

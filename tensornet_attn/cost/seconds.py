@@ -40,7 +40,7 @@ from tensornet_attn.constants import (
     PROJECTED_ZEN5,
     STRETCH,
 )
-from tensornet_attn.cost.kernels import Parts, cost_of, deep_inside
+from tensornet_attn.cost.kernels import Parts, deep_inside, traits_of
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, RateTable
 from tensornet_attn.cost.scene import SizedGraph, held
@@ -85,7 +85,7 @@ def efficient(parts: Parts, table: RateTable, backward: bool) -> float:
 def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in_cpp: bool = False) -> Parts:
     """The seconds of a step at the rates of the table, by kind. `in_cpp`: a kernel in C++ computes it inside."""
     in_cpp = in_cpp or (step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence))
-    cpp = in_cpp and not cost_of(step).by_steps
+    cpp = in_cpp and not traits_of(step).by_steps
     table = replace(table, maps=()) if cpp else table  # C++ has its own
     parts = parts_inside(scene, step, table, backward)
     if not cpp:
@@ -247,7 +247,7 @@ def takes_projected(shape: Shape, table: RateTable, exact: bool) -> bool:
 @cached
 def _cancelling(graph: Graph) -> bool:
     """Whether rows may be divided by sums near zero, also in linear attention."""
-    parts = ((step,) if cost_of(step).pairs else deep_inside(step) for step in graph.steps)
+    parts = ((step,) if traits_of(step).pairs else deep_inside(step) for step in graph.steps)
     return bool(doubtful_normalizers(replace(graph, steps=tuple(dict.fromkeys(chain(*parts))))))
 
 

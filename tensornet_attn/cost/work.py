@@ -48,12 +48,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
 from tensornet_attn.constants import STRETCH
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.kernels import KERNELS, Parts, cost_of, inside
+from tensornet_attn.cost.kernels import KERNELS, Parts, inside, traits_of
 from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
@@ -63,22 +64,30 @@ from tensornet_attn.graph.graph import Box, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.ops.operation import Operation
 
 Monomials = Counter[Legs]  # legs, in the order of the design's legs: number of occurrences
 Saved = dict[str, int]  # elements, by the name of the memory
 
 
+@dataclass(eq=False)
 class Work:
     """The work of a product or a linear combination at the sizes of a scene; that of boxes and kernels is derived.
 
     Figures are of the forward and the whole batch unless stated otherwise.
     """
 
-    def __init__(self, scene: SizedGraph, step: Step):
-        self.scene, self.step = scene, step
-        self.batch = scene.batch_of(step)
-        self.learned = step.name in scene.learned
+    scene: SizedGraph
+    step: Step
+
+    @property
+    def batch(self) -> int:
+        """The batch elements for which the step is computed."""
+        return self.scene.batch_of(self.step)
+
+    @property
+    def learned(self) -> bool:
+        """Whether the result gets a gradient."""
+        return self.step.name in self.scene.learned
 
     @cached_property
     def products(self) -> Monomials:
@@ -193,19 +202,19 @@ class Work:
         return None
 
     @property
-    def padding(self) -> int:
-        """Elements moved besides operands and result, for operands that it pads."""
-        return 0
+    def keys_met(self) -> int | None:
+        """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
+        return None
 
     @property
-    def copied(self) -> int:
-        """Elements moved in passes of their own, before and after its products."""
-        return 0
+    def operations(self) -> int:
+        """FLOPs and elementwise operations, those of rows that fill blocks too."""
+        return 2 * self.macs + self.elementwise
 
     @property
-    def filled(self) -> float:
-        """How many times its own rows it computes, to fill blocks."""
-        return 1
+    def passes(self) -> tuple[int, int]:
+        """Elements moved while it computes, those of operands that it pads too, and in passes before and after."""
+        return self.moved, 0
 
 
 class OfRoles(Work):
@@ -246,29 +255,23 @@ class OfRoles(Work):
         return Shape(heads, rows, rest[-1], prod(rest[:-1]))
 
 
+@dataclass(eq=False)
 class BoxWork(OfRoles):
     """The work of a box, by its operation."""
 
-    @property
-    def box(self) -> Box:
-        assert self.step.box is not None
-        return self.step.box
-
-    @property
-    def operation(self) -> Operation:
-        return operation_of(self.step)
+    box: Box
 
     @property
     def monomials(self) -> Mapping[Legs, int]:
-        return self.operation.products(self.scene, self.step, self.box)
+        return operation_of(self.step).products(self.scene, self.step, self.box)
 
     @property
     def elementwise(self) -> int:
-        return self.operation.operations(self.scene, self.step, self.box)
+        return operation_of(self.step).operations(self.scene, self.step, self.box)
 
     @property
     def exponentials(self) -> list[tuple[Legs, int]]:
-        each = self.operation.exponentials(self.box)
+        each = operation_of(self.step).exponentials(self.box)
         return [(of.legs, each * self.scene.elements(of)) for role, of in self.box.operands if each and role == "of"]
 
     @property
@@ -278,7 +281,7 @@ class BoxWork(OfRoles):
         if of is not None and of.name not in scene.learned:
             return {}
         memories: Saved = {}
-        for number, kind in enumerate(self.operation.saved(box)):
+        for number, kind in enumerate(operation_of(self.step).saved(box)):
             if kind == "result":
                 dropout = dict(box.numbers).get("dropout")
                 drops = dropout is not None and scene.number(dropout) != 0  # what is dropped is another tensor
@@ -290,10 +293,10 @@ class BoxWork(OfRoles):
                 memories[f"{name}: {kind} {number}"] = scene.elements(box.of, without=box.leg) * count
             else:
                 memories |= scene.kept((box.operand(kind),))
-        return memories | self.operation.also_saved(scene, self.step, box)
+        return memories | operation_of(self.step).also_saved(scene, self.step, box)
 
     def scratch(self, device: Device) -> tuple[int, int]:
-        copies = self.operation.copies * sum(self.scene.elements(use) for use in self.step.uses)
+        copies = operation_of(self.step).copies * sum(self.scene.elements(use) for use in self.step.uses)
         return (copies, 2 * copies) if copies else super().scratch(device)
 
 
@@ -308,18 +311,14 @@ class KernelWork(OfRoles):
 
     @property
     def inner_steps(self) -> list[Step]:
-        """The primitive steps inside that it computes."""
-        return inside(self.scene, self.step)[1]
+        """The primitive steps inside that it computes: without values of queries x keys if it has none."""
+        steps, pairs = inside(self.scene, self.step)[1], traits_of(self.step).pairs
+        return [step for step in steps if pairs or not self.scene.pair <= {*step.legs}]
 
     @property
     def works(self) -> Iterator[Work]:
         """The work of each of the steps inside."""
         return (work_of(self.inner, step) for step in self.inner_steps)
-
-    @property
-    def keys_met(self) -> int | None:
-        """The keys that each query meets, if blocks beyond its bands are skipped; None if it meets all keys."""
-        return None
 
     def programs_alike(self, legs: Legs) -> int:
         """The programs that compute the same: what runs along these legs, but not along all that programs split."""
@@ -327,33 +326,26 @@ class KernelWork(OfRoles):
 
     @property
     def monomials(self) -> Mapping[Legs, int]:
-        (inner, steps), monomials = inside(self.scene, self.step), Monomials()
+        (inner, steps), monomials, met = inside(self.scene, self.step), Monomials(), self.keys_met
         for legs, count in sum((work_of(inner, step).products for step in steps), Monomials()).items():
             count *= self.programs_alike(legs)
-            if self.keys_met is not None and self.scene.pair <= {*legs}:
-                monomials[without(legs, self.scene.key)] += self.keys_met * count
+            if met is not None and self.scene.pair <= {*legs}:
+                monomials[without(legs, self.scene.key)] += met * count
             else:
                 monomials[legs] += count
         return monomials
 
     @property
     def elementwise(self) -> int:
-        inner = inside(self.scene, self.step)[0]
-        return sum(work_of(self._met(inner, step), step).elementwise for step in self._counted())
+        inner, met = inside(self.scene, self.step)[0], self.keys_met
+        few = inner if met is None else inner.at({self.scene.key: met})
+        scenes = [(few if self.scene.pair <= {*step.legs} else inner, step) for step in self.inner_steps]
+        return sum(work_of(scene, step).elementwise for scene, step in scenes)
 
     @property
     def exponentials(self) -> list[tuple[Legs, int]]:
         inner = self.inner if self.keys_met is None else self.inner.at({self.scene.key: self.keys_met})
-        return [count for step in self._counted() for count in work_of(inner, step).exponentials]
-
-    def _counted(self) -> list[Step]:
-        """The steps inside, without values of queries x keys if it computes none."""
-        return [step for step in self.inner_steps if cost_of(self.step).pairs or not self.scene.pair <= {*step.legs}]
-
-    def _met(self, inner: SizedGraph, step: Step) -> SizedGraph:
-        """The scene of a step inside, with the keys that are met if it has a value for each pair."""
-        met = self.keys_met if self.scene.pair <= {*step.legs} else None
-        return inner if met is None else inner.at({self.scene.key: met})
+        return [count for step in self.inner_steps for count in work_of(inner, step).exponentials]
 
     @property
     def saved(self) -> Saved:
@@ -385,7 +377,7 @@ def work_of(scene: SizedGraph, step: Step) -> Work:
     if step.kernel is not None:
         work: Work = KERNELS[step.kernel.kind].work(scene, step)
         return work
-    return (BoxWork if step.box is not None else Work)(scene, step)
+    return Work(scene, step) if step.box is None else BoxWork(scene, step, step.box)
 
 
 def saved(scene: SizedGraph, step: Step) -> Saved:

@@ -11,7 +11,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Protocol
 
-from tensornet_attn.cost.kernels import KERNELS, cost_of, deep_inside
+from tensornet_attn.cost.kernels import KERNELS, deep_inside, traits_of
 from tensornet_attn.cost.price import price_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.emit.boxes import emit_box
@@ -120,7 +120,7 @@ def _kernel_memory(plan: Planned) -> int | None:
 
     None without a limit: then a call takes a part of what is free.
     """
-    native = [step for step in plan.schedule.steps if cost_of(step).native]
+    native = [step for step in plan.schedule.steps if traits_of(step).native]
     if not native or plan.target.memory is None:
         return None
     peak = price_of(plan.schedule, plan.target.sizes(plan.graph), plan.target).bytes

@@ -82,14 +82,15 @@ class AttentionWork(KernelWork):
         return {kind: seconds, "call": table.call[learned]}
 
     @property
-    def padding(self) -> int:
+    def passes(self) -> tuple[int, int]:
         """Query, key and value are padded to one width: written and read again."""
         op = attention_of(self.step)
         width, value_width = _widths(self.scene, op)
         if value_width == width:
-            return 0
+            return self.moved, 0
         narrow = (op.value,) if value_width < width else (op.query, op.key)
-        return 2 * sum(self.scene.elements(use) // min(value_width, width) * max(value_width, width) for use in narrow)
+        elements = (self.scene.elements(use) // min(value_width, width) for use in narrow)
+        return self.moved + 2 * max(value_width, width) * sum(elements), 0
 
     def scratch(self, device: Device) -> tuple[int, int]:
         """Keys and values are repeated for heads that they lack; the backward does so for their gradients too."""

@@ -97,16 +97,20 @@ class BandWork(KernelWork):
         return min(band_of(self.step).reach.span, self.scene.keys)
 
     @property
-    def filled(self) -> float:
-        scene, step = self.scene, self.step
-        spans, row = in_spans(scene, step), scene.query
-        return spans.batch * spans.sizes[row] / (scene.batch * scene.sizes[row])
+    def operations(self) -> int:
+        return round(super().operations / self._share)
+
+    @property
+    def _share(self) -> float:
+        """The share of rows that do not fill a block."""
+        spans, row = in_spans(self.scene, self.step), self.scene.query
+        return self.scene.batch * self.scene.sizes[row] / (spans.batch * spans.sizes[row])
 
     @property
     def matmuls(self) -> list[Matmul]:
         """Without rows that fill a block."""
         scene, step = self.scene, self.step
-        spans, share = in_spans(scene, step), 1 / self.filled
+        spans, share = in_spans(scene, step), self._share
         batch = spans.batch if step.name in scene.batched else 1
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]

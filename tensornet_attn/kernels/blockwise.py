@@ -10,7 +10,7 @@ from textwrap import wrap
 
 from tensornet_attn.cost.blocks import BUDGET, IN_BAND, LEAST, BlockedSteps, bounded, reach_in, reach_in_both
 from tensornet_attn.cost.devices import Device
-from tensornet_attn.cost.kernels import Parts, cost_of
+from tensornet_attn.cost.kernels import Parts, traits_of
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.products import Matmul
@@ -86,10 +86,6 @@ class BlockWork(KernelWork):
     """The steps inside, for one block of queries at a time."""
 
     @property
-    def native(self) -> bool:
-        return cost_of(self.step).native
-
-    @property
     def keys_met(self) -> int | None:
         graph, tiled = body_graph(self.scene.graph, self.step), block_form(self.step).tiled
         met = bounded(areas_seen(graph)) if tiled else reach_in_both(graph)
@@ -110,7 +106,7 @@ class BlockWork(KernelWork):
         by_kind: defaultdict[str, float] = defaultdict(float)
         learned = backward and self.learned
         (block, steps), graph = self.block_of(), self.scene.graph
-        table = replace(table, maps=()) if self.native else table
+        table = replace(table, maps=()) if traits_of(self.step).native else table
         seen, call = self._seen(block), table.call[learned]
         wide = {leg.name for leg in graph.legs if leg.name == graph.key or leg.kind == "relative"}
         for inner_step, runs in steps:
@@ -120,7 +116,7 @@ class BlockWork(KernelWork):
                 for kind, seconds in parts_inside(inner, inner_step, table, again).items():
                     by_kind[self._kind(kind)] += runs * seconds
                 by_kind[OF_MAPS] += runs * drawn_and_dropped(inner, inner_step, table, backward)
-        if self.native:
+        if traits_of(self.step).native:
             del by_kind["call"], by_kind[OF_MAPS]
             by_kind[f"{NATIVE} calls"] += CALLS_OF_CPP * call
             return by_kind
@@ -141,7 +137,7 @@ class BlockWork(KernelWork):
 
     def _kind(self, kind: str) -> str:
         """The kind of a part that is computed in blocks."""
-        if self.native:
+        if traits_of(self.step).native:
             return {"product": NATIVE, "call": "call"}.get(kind, f"{NATIVE} passes")
         return "blockwise" if kind in ("product", "call") else kind
 

@@ -190,30 +190,21 @@ class ExpertsWork(KernelWork):
         return row_matmuls + [matmul for work in attended for matmul in work.matmuls]
 
     @property
-    def copied(self) -> int:
-        """Rows that are gathered, and those of products, written and read again; without gates that are not chosen."""
-        return self._moved(at_once=False)
-
-    @property
-    def padding(self) -> int:
-        """Rows of all experts, before their product or after it."""
-        return self._moved(at_once=True)
-
-    def _moved(self, at_once: bool) -> int:
-        form, elements = experts_of(self.step), 0
+    def passes(self) -> tuple[int, int]:
+        """Rows of all experts, before their product or after it; rows that are gathered, and those of products, written
+        and read again, without gates that are not chosen."""
+        form, beside, copied = experts_of(self.step), 0, 0
         k = int(self.scene.number(chosen_of(form.topk)[1]))
         for product in form.products:
             width, out_width, rows, experts = map(
                 self.scene.size, (product.summed, product.out, (*product.tokens, *product.heads), (product.expert,))
             )
-            if product.at_once != at_once:
-                continue
-            if at_once:
+            if product.at_once:
                 first = before_product(product, self.scene.size(product.heads), width, out_width)
-                elements += 2 * rows * experts * (width if first else out_width)
+                beside += 2 * rows * experts * (width if first else out_width)
             else:
-                elements += rows * (2 * k * (out_width + width * form.gathers) - (experts - k) * product.gated)
-        return elements * self.batch
+                copied += rows * (2 * k * (out_width + width * form.gathers) - (experts - k) * product.gated)
+        return self.moved + beside * self.batch, copied * self.batch
 
     def seconds(self, table: RateTable, backward: bool) -> Parts:
         """Products with the chosen experts, maps between them, and attention of the chosen heads.

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.cost.figures import as_long, instead
-from tensornet_attn.cost.kernels import KernelCost, Parts
+from tensornet_attn.cost.kernels import KernelTraits, Parts
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.products import Matmul
 from tensornet_attn.cost.rates import RateTable
@@ -105,7 +105,7 @@ class Rewriting(NamedTuple):
     apply: Callable[[Graph, Context], Lowered]
 
 
-class Implementation(KernelCost, ABC, Generic[Form]):
+class Implementation(KernelTraits, ABC, Generic[Form]):
     """One way to compute forms of a diagram: what it takes, the kernels that it makes, their costs and their text.
 
     `kind`: of its kernels, the name of its file. `alone`: it computes maps without storing them.
@@ -199,7 +199,7 @@ class WorkOfSteps(KernelWork):
         return max(forward), max(backward)
 
 
-class OfSteps(KernelCost):
+class OfSteps(KernelTraits):
     """Kernels that cost what the steps inside do, each by itself."""
 
     by_steps, work = True, WorkOfSteps

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import chain, product, starmap
 
 from tensornet_attn.cost.figures import instead
-from tensornet_attn.cost.kernels import cost_of
+from tensornet_attn.cost.kernels import traits_of
 from tensornet_attn.cost.price import time_of
 from tensornet_attn.graph.attention import attentions
 from tensornet_attn.graph.graph import Graph
@@ -111,7 +111,7 @@ def fusable(start: Graph, graph: Graph) -> Graph:
 
 def _fused(schedule: Graph) -> tuple[int, int]:
     """The kernels of fused attention, banded or not, and those of linear attention, also inside other kernels."""
-    bodies = (step.kernel.body if step.kernel and cost_of(step).by_steps else (step,) for step in schedule.steps)
+    bodies = (step.kernel.body if step.kernel and traits_of(step).by_steps else (step,) for step in schedule.steps)
     rows = [row for step in chain(*bodies) if step.kernel and (row := KERNELS[step.kernel.kind]).alone]
     fused = sum(row.pairs for row in rows)
     return fused, len(rows) - fused

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tensornet_attn.cost.kernels import cost_of, steps_of
+from tensornet_attn.cost.kernels import steps_of, traits_of
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
@@ -20,7 +20,7 @@ def quadratic_parts(schedule: Graph, backward: bool) -> Iterator[tuple[str, str]
     for step in graph.steps:
         if quadratic(graph, step.legs):
             yield step.name, f"a tensor [{' '.join(step.legs)}]"
-        yield from ((steps_of(step)[-1], what) for what in cost_of(step).pairs_stored(graph, step, backward))
+        yield from ((steps_of(step)[-1], what) for what in traits_of(step).pairs_stored(graph, step, backward))
 
 
 def against_linear(plan: Plan) -> str:

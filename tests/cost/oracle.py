@@ -40,11 +40,10 @@ from torch.utils.flop_counter import flop_registry
 
 import tensornet_attn as ta
 from tensornet_attn.cost.blocks import BlockedSteps
-from tensornet_attn.cost.kernels import cost_of
-from tensornet_attn.cost.memory import moved, saved
+from tensornet_attn.cost.kernels import traits_of
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at
-from tensornet_attn.cost.work import gradient_macs, macs
+from tensornet_attn.cost.work import saved, work_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.tiles import TilePrograms
@@ -89,10 +88,10 @@ def predicted(scene: SizedGraph) -> dict[str, Work]:
     """The work of each step of a plan; memory that several steps save counts for the first."""
     work, known = dict[str, Work](), set[str]()
     for step in scene.graph.steps:
-        floats, backward = saved(scene, step), gradient_macs(scene, step) + again(scene, step)
+        floats, of_step = saved(scene, step), work_of(scene, step)
         new = sum(floats[name] for name in floats.keys() - known)
         known |= floats.keys()
-        work[step.name] = Work(macs(scene, step), WIDTH * moved(scene, step), new, backward)
+        work[step.name] = Work(of_step.macs, WIDTH * of_step.moved, new, of_step.gradient_macs + again(scene, step))
     return work
 
 
@@ -100,7 +99,7 @@ def of_nodes(scene: SizedGraph) -> dict[str, Work]:
     """The multiply-adds of each kernel in C++ or Triton, by the nodes of its tile programs, each node once."""
     work = dict[str, Work]()
     for step in scene.graph.steps:
-        if isinstance(kernel := cost_of(step), TilePrograms):
+        if isinstance(kernel := traits_of(step), TilePrograms):
             program, few = kernel.fit(scene.graph, step), with_keys_met(scene, step)
             grads = gradients(program)
             ends = [gradient for _, gradient in (*grads.totals, *grads.leaves, *grads.maps)]
@@ -125,14 +124,14 @@ def multiplied(scene: SizedGraph, program: Program, node: Node) -> int:
 
 def with_keys_met(scene: SizedGraph, step: Step) -> SizedGraph:
     """The scene with the keys that the queries of a kernel meet."""
-    return scene.at({scene.key: cost_of(step).keys_met(scene, step) or scene.keys})
+    return scene.at({scene.key: work_of(scene, step).keys_met or scene.keys})
 
 
 def again(scene: SizedGraph, step: Step) -> int:
     """Multiply-adds of blocks of queries and tiles that their backward computes again: all but the last product."""
     if not isinstance(step.form, BlockedSteps) or step.name not in scene.learned:
         return 0
-    return macs(scene, step) - macs(with_keys_met(scene, step), step.form.exit)
+    return work_of(scene, step).macs - work_of(with_keys_met(scene, step), step.form.exit).macs
 
 
 def measured(module: CompiledDesign, scene: SizedGraph) -> dict[int, Work]:

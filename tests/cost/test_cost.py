@@ -17,7 +17,7 @@ from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Box, Contraction, Function, Graph, Leg, Step, Tensor, Term, Use
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.ir.arithmetic import ONE, Number, parse
-from tensornet_attn.kernels.scan import SCAN
+from tensornet_attn.kernels.scan import ScanWork
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.rewrite.fused import fuse
 from tensornet_attn.spec import load
@@ -152,7 +152,7 @@ def test_a_plan_stores_no_states_of_a_scan_that_one_product_reads():
     assert not {"H", "decay"} & saved[1].keys()
     schedule = make_plan(graph).schedule
     scene = SizedGraph(split_products(schedule), {**graph.values, "n": length, "m": length})
-    assert SCAN.saved(scene, schedule.step["Y.p1"]) == {"Y.p1: states": states}
+    assert ScanWork(scene, schedule.step["Y.p1"]).stored == {"Y.p1: states": states}
     assert sum(saved[1].values()) < length * states
     peaks = [
         price_of(make_plan(graph).schedule, own.sizes(graph), own).bytes

@@ -11,12 +11,12 @@ from tensornet_attn.cost import sizes_at
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import TRAINING
-from tensornet_attn.cost.work import elementwise, macs, polynomial, products
+from tensornet_attn.cost.work import polynomial, work_of
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.implementation import Context
-from tensornet_attn.kernels.linear import LINEAR
+from tensornet_attn.kernels.linear import LINEAR, LinearWork
 from tensornet_attn.plan.implementations import TORCH
 from tensornet_attn.runtime import linear, maps
 
@@ -44,7 +44,7 @@ def scene_of(name: str, causal: bool, n: int) -> SizedGraph:
 def test_formulas(name: str, causal: bool) -> None:
     graph = summed_first(build(ta.load(name), causal))
     scene = SizedGraph(split_products(graph), sizes_at(graph, {"n": 512, "m": 512}))
-    assert polynomial(products(scene, graph.step["A.o"])) == FORMULAS[name, causal]
+    assert polynomial(work_of(scene, graph.step["A.o"]).products) == FORMULAS[name, causal]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -52,7 +52,7 @@ def test_formulas(name: str, causal: bool) -> None:
 def test_operations_of_elements_are_linear_in_the_length(name: str, causal: bool) -> None:
     """No pair of a query and a key is among them: the kernel computes none."""
     short, long = (scene_of(name, causal, n) for n in (512, 1024))
-    counts = [sum(elementwise(scene, step) for step in scene.graph.steps) for scene in (short, long)]
+    counts = [sum(work_of(scene, step).elementwise for step in scene.graph.steps) for scene in (short, long)]
     assert counts[1] <= 2 * counts[0]
 
 
@@ -66,12 +66,12 @@ def test_multiply_adds_are_those_that_torch_counts(name: str, causal: bool, monk
     module = ta.compile(ta.load(name, SMALL[name]), causal=causal)
     with FlopCounterMode(display=False) as counter:
         module(torch.randn(256, SMALL[name]["f"]))
-    assert 2 * sum(macs(scene, step) for step in scene.graph.steps) == counter.get_total_flops()
+    assert 2 * sum(work_of(scene, step).macs for step in scene.graph.steps) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("causal", [False, True])
 def test_floats_kept_are_no_pairs(name: str, causal: bool) -> None:
     short, long = (scene_of(name, causal, n) for n in (1024, 4096))
-    kept = [sum(LINEAR.saved(scene, scene.graph.step["A.o"]).values()) for scene in (short, long)]
+    kept = [sum(LinearWork(scene, scene.graph.step["A.o"]).stored.values()) for scene in (short, long)]
     assert kept[1] <= 4 * kept[0]

@@ -10,7 +10,7 @@ from tensornet_attn.cost import cost, device_named, sizes_at
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.routing import Routing, routed_products
 from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.work import products
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Box, Contraction
 from tensornet_attn.graph.pairs import split_products
@@ -79,7 +79,7 @@ def test_routed_products_are_those_that_matter(name, legs, order):
     values, gradients = run(graph, lengths)
     checked = 0
     for step in graph.steps:
-        if isinstance(step.op, Contraction) and products(scene, step) and step.name not in before_topk(graph):
+        if isinstance(step.op, Contraction) and work_of(scene, step).products and step.name not in before_topk(graph):
             assert routed_products(scene, step, routing)[1] == needed(graph, step, values, gradients[step.name])
             checked += 1
     assert checked >= 5

@@ -15,11 +15,11 @@ from tensornet_attn.cost.products import MeasuredRate, Shape
 from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import parts_of, seconds_of
-from tensornet_attn.cost.shapes import matmuls
 from tensornet_attn.cost.target import Target
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.kernels.blockwise import BLOCKWISE
+from tensornet_attn.kernels.blockwise import BlockWork
 from tensornet_attn.kernels.native import NATIVE
 from tensornet_attn.plan.make import candidates, make_plan
 
@@ -115,7 +115,7 @@ def test_a_core_mixes_heads_of_values_in_one_product() -> None:
     graph, target = build(ta.load("thsa_elu")), Target("prefill", n=1024)
     schedule = split_products(make_plan(graph, "torch", target).schedule)
     scene = scene_of(schedule, target.sizes(graph), target)
-    assert {shape for shape, _, _ in matmuls(scene, schedule.step["A.o"])} == {Shape(1, 1024, 512, 512)}
+    assert {shape for shape, _, _ in work_of(scene, schedule.step["A.o"]).matmuls} == {Shape(1, 1024, 512, 512)}
 
 
 def test_passes_of_a_long_causal_kernel_stay_in_the_caches() -> None:
@@ -259,7 +259,7 @@ def test_maps_and_noise_take_their_measured_seconds_for_each_number() -> None:
 
 def test_a_block_of_queries_meets_as_many_relative_positions_as_it_has_rows_and_keys() -> None:
     scene = scene_of_plan("transformer_xl", 1024)
-    block, _ = BLOCKWISE.block_of(scene, scene.graph.step["y.p1"])
+    block, _ = BlockWork(scene, scene.graph.step["y.p1"]).block_of()
     assert block.sizes["p"] == block.sizes["n"] + 1024 - 1
 
 

@@ -11,12 +11,11 @@ import tensornet_attn as ta
 from tensornet_attn.cost.blocks import BlockedSteps
 from tensornet_attn.cost.products import MeasuredRate, Shape, rate_at
 from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.shapes import exponentials, matmuls
 from tensornet_attn.cost.sizes import sizes_at
-from tensornet_attn.cost.work import macs
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph import build
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.kernels.blockwise import BLOCKWISE
+from tensornet_attn.kernels.blockwise import BlockWork
 from tensornet_attn.spec import library
 
 RATES = [MeasuredRate(Shape(1, 512, 512, 512), 8e10), MeasuredRate(Shape(1, 512, 512, 8), 2e10)]
@@ -31,26 +30,26 @@ def scene_of(name: Any, backend: str = "torch", batch: int = 2, n: int = 64, **l
 
 def test_a_projection_and_a_fused_attention() -> None:
     scene = scene_of("mhsa", f=32, h=4)
-    (query,) = matmuls(scene, scene.graph.step["Q"])
+    (query,) = work_of(scene, scene.graph.step["Q"]).matmuls
     assert query[0] == Shape(1, 2 * 64, 32, 32)
     attention = next(step for step in scene.graph.steps if step.kernel is not None)
-    scores, values = (shape for shape, _, _ in matmuls(scene, attention))
+    scores, values = (shape for shape, _, _ in work_of(scene, attention).matmuls)
     assert (scores, values) == (Shape(2 * 4, 64, 64, 8), Shape(2 * 4, 64, 8, 64))
-    assert exponentials(scene, attention) == [(("h", "n", "m"), 2 * 4 * 64 * 64)]
+    assert work_of(scene, attention).exponentials == [(("h", "n", "m"), 2 * 4 * 64 * 64)]
 
 
 def test_a_product_with_the_one_row_of_a_sum_over_keys_is_one_for_all_queries() -> None:
     found = scene_of("glfish", n=64, f=64, h=4, d=16, e=16)
-    ((shape, _, _),) = matmuls(found, found.graph.step["y.p2"])
+    ((shape, _, _),) = work_of(found, found.graph.step["y.p2"]).matmuls
     assert shape == Shape(2 * 4, 64, 16, 16)
 
 
 def test_a_block_of_queries() -> None:
     scene = scene_of("talking_heads", n=2048, batch=1)
     (kernel,) = (step for step in scene.graph.steps if step.kernel is not None)
-    found = [shape for shape, legs, _ in matmuls(scene, kernel) if "n" in legs]
+    found = [shape for shape, legs, _ in work_of(scene, kernel).matmuls if "n" in legs]
     assert found[0] == Shape(8, 2048, 64, 64)  # 64 queries at a time, 2,048 keys
-    assert sum(count for _, count in exponentials(scene, kernel)) == 8 * 2048 * 2048
+    assert sum(count for _, count in work_of(scene, kernel).exponentials) == 8 * 2048 * 2048
 
 
 def test_a_block_of_queries_within_a_band() -> None:
@@ -61,7 +60,7 @@ def test_a_block_of_queries_within_a_band() -> None:
     }}  # fmt: skip
     scene = scene_of(source, n=2048, batch=1, f=32, g=4, h=4, e=4)
     (kernel,) = (step for step in scene.graph.steps if step.kernel is not None)
-    block, _ = BLOCKWISE.block_of(scene, kernel)
+    block, _ = BlockWork(scene, kernel).block_of()
     assert (block.sizes["n"], block.sizes["m"]) == (64, 69)
     module = ta.compile(ta.load(source, legs={"f": 32, "g": 4, "h": 4, "e": 4}))
     with torch.profiler.profile(record_shapes=True) as profile, torch.no_grad():
@@ -73,17 +72,17 @@ def test_a_block_of_queries_within_a_band() -> None:
 def test_pairs_in_chunks() -> None:
     scene = scene_of("retnet", batch=1, n=64, f=64, h=4)
     kernel = next(step for step in scene.graph.steps if step.kernel is not None and step.kernel.kind == "linear")
-    found = {shape for shape, _, _ in matmuls(scene, kernel)}
+    found = {shape for shape, _, _ in work_of(scene, kernel).matmuls}
     assert Shape(4, 64, 16, 16) in found  # states: features times values, summed over positions
     assert Shape(4 * 4, 16, 16, 16) in found  # scores and values of 16 positions at a time
 
 
 def test_a_band_and_grouped_experts() -> None:
     scene = scene_of("band", batch=1, n=64, f=32, h=4)
-    scores, values = (shape for shape, _, _ in matmuls(scene, scene.graph.step["A.o"]))
+    scores, values = (shape for shape, _, _ in work_of(scene, scene.graph.step["A.o"]).matmuls)
     assert (scores, values) == (Shape(4 * 2, 32, 36, 8), Shape(4 * 2, 32, 8, 36))  # two blocks of 32 queries
     scene = scene_of("sigma_moe", batch=1, n=1024, f=32)  # 4 of 16 experts: 256 rows for each
-    assert [shape for shape, _, _ in matmuls(scene, scene.graph.step["y"])] == [
+    assert [shape for shape, _, _ in work_of(scene, scene.graph.step["y"]).matmuls] == [
         Shape(1, 256, 128, 32),
         Shape(1, 256, 32, 128),
     ]
@@ -93,7 +92,7 @@ def test_a_band_and_grouped_experts() -> None:
 def test_all_multiply_adds_have_a_shape(name: str) -> None:
     scene = scene_of(name)
     for step in scene.graph.steps:
-        counted, every = sum(macs for _, _, macs in matmuls(scene, step)), macs(scene, step)
+        counted, every = sum(macs for _, _, macs in work_of(scene, step).matmuls), work_of(scene, step).macs
         if isinstance(step.form, BlockedSteps) and any(leg.kind == "relative" for leg in scene.graph.legs):
             assert counted <= 1.02 * every, step.name  # a block meets some of the relative positions
         else:

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import tensornet_attn as ta
-from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.price import scene_of
-from tensornet_attn.cost.scene import SizedGraph
+from tensornet_attn.cost.work import KernelWork, saved
 from tensornet_attn.emit.writer import Writer
 from tensornet_attn.errors import InputError
 from tensornet_attn.graph import build
@@ -47,10 +46,18 @@ class Normed(NamedTuple):
     map: Step
 
 
+class NormedWork(KernelWork):
+    """The work of the steps inside; it saves a scale for each row."""
+
+    @property
+    def stored(self) -> dict[str, int]:
+        return {f"{self.step.name}: scales": self.scene.elements(self.step, without=self.step.legs[-1])}
+
+
 class NormedMaps(OfBoxes[Normed]):
     """Maps of rows that an rmsnorm without eps made, in one call."""
 
-    name, kind = "normed maps", "normed_map"
+    name, kind, work = "normed maps", "normed_map", NormedWork
 
     def places(self, graph: Graph) -> list[str]:
         return [step.name for step in graph.steps if step.box is not None and step.box.function is not None]
@@ -68,9 +75,6 @@ class NormedMaps(OfBoxes[Normed]):
         step = Step(form.map.name, kernel(self.kind, form.graph, (), (form.norm, form.map), form), form.map.legs)
         graph = with_steps(form.graph, {form.norm.name: [], form.map.name: [step]})
         return Lowered(graph, {form.map.name: f"{self.name}: the rows and their map in one call"})
-
-    def saved(self, scene: SizedGraph, step: Step) -> dict[str, int]:
-        return {f"{step.name}: scales": scene.elements(step, without=step.legs[-1])}
 
     def emit(self, writer: Writer, step: Step) -> None:
         assert isinstance(step.form, Normed)

@@ -421,7 +421,7 @@ AROUND = (
     ),
     Mutation(
         "kernels/scan.py",
-        'return {f"{step.name}: states": blocks * (states // batch) // scene.sizes[str(form.box.leg)]}',
+        'return {f"{self.step.name}: states": blocks * rows // self.scene.sizes[str(form.box.leg)]}',
         "return {}",
         "The states before each block of a scan cost no memory.",
         ("pins/test_costs.py::test_costs_of_designs[mamba1]",),

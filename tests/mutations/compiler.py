@@ -122,9 +122,9 @@ COMPILER = (
         ("cost/test_cost.py::test_work",),
     ),
     Mutation(
-        "cost/memory.py",
-        "if b.name in scene.learned",
-        "if a.name in scene.learned",
+        "cost/work.py",
+        "if b.name in self.scene.learned",
+        "if a.name in self.scene.learned",
         "What the backward keeps is counted for the wrong factor.",
         ("cost/test_cost.py::test_a_frozen_weight_saves_no_input",),
     ),

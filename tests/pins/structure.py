@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from functools import cache
 
 from tensornet_attn.compiler import plan_of
-from tensornet_attn.cost.memory import saved
 from tensornet_attn.cost.price import PlanPrice, price_of
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import target_from
+from tensornet_attn.cost.work import saved
 from tensornet_attn.errors import DesignError
 from tensornet_attn.graph.graph import Box, Contraction, Function, Kernel, Step, Use
 from tensornet_attn.graph.pairs import BATCH, split_products
