@@ -18,7 +18,7 @@ from math import fsum
 from tensornet_attn.cost.kernels import inside, traits_of
 from tensornet_attn.cost.memory import peak
 from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.seconds import module_seconds, seconds_of
+from tensornet_attn.cost.seconds import efficient, module_seconds, parts_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph.graph import Graph, Step
@@ -55,20 +55,18 @@ def time_of(schedule: Graph, sizes: Mapping[str, int], target: Target) -> float:
 def time_of_step(scene: SizedGraph, step: Step, target: Target) -> float:
     """The seconds of a step, or of a kernel that is not yet in the graph."""
     if target.device.measured:
-        return seconds_of(scene, step, target.device.rates, target.backward)
+        rates, backward = target.device.rates, target.backward
+        return efficient(parts_of(scene, step, rates, backward), rates, backward)
     learned = target.backward and step.name in scene.learned
     flops, bytes_ = (AGAIN if step.kernel and traits_of(step).again else KEEPS) if learned else (1, 1)
-
-    def seconds(scene: SizedGraph, step: Step) -> float:
-        work = work_of(scene, step)
-        moved, copied = (target.device.width * elements for elements in work.passes)
-        time = target.device.time(flops * work.operations, bytes_ * moved) + target.device.time(0, bytes_ * copied)
-        return target.device.seconds(time)
-
-    if target.device.gpu and traits_of(step).stepwise:
-        inner_scene, inner_steps = inside(scene, step)
-        return sum(seconds(inner_scene, inner) for inner in inner_steps)
-    return seconds(scene, step)
+    device, launched = target.device, target.device.gpu and traits_of(step).stepwise
+    scene, steps, seconds = *(inside(scene, step) if launched else (scene, [step])), 0.0
+    for work in [work_of(scene, inner_step) for inner_step in steps]:
+        moved, copied = (device.width * elements for elements in work.passes)
+        seconds += device.seconds(
+            device.time(flops * work.operations, bytes_ * moved) + device.time(0, bytes_ * copied)
+        )
+    return seconds
 
 
 def scene_of(graph: Graph, sizes: Mapping[str, int], target: Target) -> SizedGraph:

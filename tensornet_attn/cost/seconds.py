@@ -62,11 +62,6 @@ MODULE, PAGES, OF_MAPS = "module", "pages", "maps"
 NATIVE, LINEAR_IN_CPP = "native", "native linear"  # the kinds of C++ kernels
 
 
-def seconds_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> float:
-    """The predicted seconds of a primitive step or kernel. `backward`: with the backward, if it has gradients."""
-    return efficient(parts_of(scene, step, table, backward), table, backward)
-
-
 def module_seconds(table: RateTable, backward: bool) -> float:
     """The predicted seconds of a call of a module besides its steps."""
     return efficient({MODULE: table.module[backward]}, table, backward)
@@ -83,7 +78,10 @@ def efficient(parts: Parts, table: RateTable, backward: bool) -> float:
 
 
 def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in_cpp: bool = False) -> Parts:
-    """The seconds of a step at the rates of the table, by kind. `in_cpp`: a kernel in C++ computes it inside."""
+    """The seconds of a primitive step or kernel at the rates of the table, by kind.
+
+    `backward`: with the backward, if it has gradients. `in_cpp`: a kernel in C++ computes it inside.
+    """
     in_cpp = in_cpp or (step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence))
     cpp = in_cpp and not traits_of(step).by_steps
     table = replace(table, maps=()) if cpp else table  # C++ has its own

@@ -14,7 +14,7 @@ from tensornet_attn.cost.price import price_of, scene_of
 from tensornet_attn.cost.products import MeasuredRate, Shape
 from tensornet_attn.cost.rates import Each, Efficiency, Machine, Pair, RateTable
 from tensornet_attn.cost.scene import SizedGraph
-from tensornet_attn.cost.seconds import parts_of, seconds_of
+from tensornet_attn.cost.seconds import efficient, parts_of
 from tensornet_attn.cost.target import Target
 from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph import build
@@ -139,7 +139,9 @@ def test_an_efficiency_multiplies_its_part_and_others_count_as_elementwise() -> 
     scene = scene_of(split_products(graph), target.sizes(graph), target)
     query, weights = scene.graph.step["Q"], scene.graph.step["A"]
     own = parts_of(scene, query, slow, False)
-    assert seconds_of(scene, query, slow, False) == pytest.approx(2 * own["product"] + 3 * own["call"])
+    assert efficient(parts_of(scene, query, slow, False), slow, False) == pytest.approx(
+        2 * own["product"] + 3 * own["call"]
+    )
     assert "softmax" in parts_of(scene, weights, slow, False)
     assert slow.efficiency_of("softmax", False) == 3
 
