@@ -47,7 +47,6 @@ from tensornet_attn.cost.scene import SizedGraph, held
 from tensornet_attn.cost.work import is_product, work_of
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, Use, cached
-from tensornet_attn.graph.recurrence import Recurrence, scans
 from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.arithmetic import Number, to_text
 
@@ -82,8 +81,8 @@ def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in
 
     `backward`: with the backward, if it has gradients. `in_cpp`: a kernel in C++ computes it inside.
     """
-    in_cpp = in_cpp or (step.kernel is not None and step.kernel.cpp and isinstance(step.form, Recurrence))
-    cpp = in_cpp and not traits_of(step).by_steps
+    traits = traits_of(step)
+    cpp = (in_cpp or (step.kernel is not None and step.kernel.cpp and not traits.native)) and not traits.by_steps
     table = replace(table, maps=()) if cpp else table  # C++ has its own
     parts = parts_inside(scene, step, table, backward)
     if not cpp:
@@ -124,7 +123,7 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
     else:
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in work.matmuls)
         pass_seconds = WIDTH * work.moved / table.pass_rate(WIDTH * scene.elements(step))
-        if scans(step):  # in strides
+        if operation_of(step).by_position:  # in strides
             positions, row = scene.queries, scene.elements(step, scene.graph.query)
             pass_seconds = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)

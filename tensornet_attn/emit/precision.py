@@ -16,7 +16,7 @@ from tensornet_attn.emit.writer import Writer
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.precision import elementwise, exponents_of, few_rows, log_over_keys
-from tensornet_attn.graph.recurrence import Recurrence
+from tensornet_attn.graph.recurrence import without_values
 from tensornet_attn.ir.values import TensorText
 from tensornet_attn.rewrite.scores import exact_parts
 
@@ -67,7 +67,7 @@ def _read_as(writer: Writer, name: str, function: str, *arguments: str) -> None:
 def takes_wide(writer: Writer, name: str, step: Step) -> bool:
     """Whether a step computes with a wide operand; else the operand is rounded first."""
     if step.kernel is not None:
-        return kernel_takes_wide(writer.graph, name, step) or (step.name in writer.wide and _sums(step))
+        return kernel_takes_wide(writer.graph, name, step) or (step.name in writer.wide and without_values(step))
     if step.contraction is not None:
         return step.name in writer.wide or elementwise(step)
     if step.box is None:
@@ -87,10 +87,6 @@ def sums_wide(graph: Graph, wide: frozenset[str], name: str) -> bool:
     """Whether a sum over the keys is computed in at least float32: it is kept so, or all its readers take it."""
     readers = [step for step, _ in graph.readers.get(name, ())]
     return name in wide or (bool(readers) and all(_adds_wide(graph, name, reader) for reader in readers))
-
-
-def _sums(step: Step) -> bool:
-    return isinstance(step.form, Recurrence) and step.form.value is None
 
 
 def _adds_wide(graph: Graph, name: str, reader: Step) -> bool:

@@ -10,7 +10,7 @@ from tensornet_attn.graph.attention import behind
 from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.graph import Function, Graph, Step, Use
 from tensornet_attn.graph.padding import rotated
-from tensornet_attn.graph.recurrence import Recurrence
+from tensornet_attn.graph.recurrence import without_values
 from tensornet_attn.graph.signs import growing_sums
 
 
@@ -83,7 +83,7 @@ def _sums(schedule: Graph, step: Step) -> bool:
     """Whether a step is a sum over the keys that a kernel computes, or such a sum and a number."""
     if step.contraction is not None:
         return all(use.name in schedule.step and _sums(schedule, schedule.step[use.name]) for use in step.uses)
-    return isinstance(step.form, Recurrence) and step.form.value is None
+    return without_values(step)
 
 
 def _normalizes(step: Step) -> bool:

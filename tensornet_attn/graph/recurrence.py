@@ -39,6 +39,11 @@ def sums_keys(step: Step) -> bool:
     return step.kernel is not None and step.kernel.kind in ("sums", "outer")
 
 
+def without_values(step: Step) -> bool:
+    """Whether a kernel of a recurrence sums keys that no values are multiplied by."""
+    return isinstance(step.form, Recurrence) and step.form.value is None
+
+
 @dataclass(frozen=True)
 class Decay:
     """A decay factor exp(a - b) of scores. `box` is the exp, `of` its operand; `query`, `key` are the terms of a, b.

@@ -57,7 +57,7 @@ class DeltaRuleOperation(Operation):
     leg_on_operand = False  # its first operand, the query, lacks the key leg
     modes = ("none", "read", "both")
     recurrent = looks_back = True
-    copies = 4
+    copies, on_triton = 4, True
     logarithms = ("decay",)
     between = " by "
     saves: tuple[str, ...] = ROLES  # the backward recomputes S from these

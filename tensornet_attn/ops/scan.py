@@ -22,7 +22,7 @@ class Scan(BoxModel):
 class ScanOperation(Operation):
     kind = "scan"
     model: type[BoxModel] | None = Scan
-    recurrent = looks_back = True
+    recurrent = looks_back = by_position = True
     logarithms = ("decay",)
     saves: tuple[str, ...] = ("decay", "result")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from tensornet_attn.cost.kernels import steps_of, traits_of
 from tensornet_attn.errors import InputError
+from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step
 from tensornet_attn.graph.pairs import split_products
-from tensornet_attn.graph.recurrence import erases
 from tensornet_attn.kernels import KERNELS
 from tensornet_attn.plan.plan import Plan, Region
 from tensornet_attn.tiles.legs import quadratic
@@ -40,7 +40,11 @@ def backend_of(step: Step, requested: str) -> str:
     """The backend that a step of the schedule runs on; inductor runs opaque kernels on torch."""
     kernel = KERNELS.get(step.kernel.kind) if step.kernel else None
     if requested == "triton":
-        return "triton" if erases(step) or (kernel is not None and kernel.on_triton(step.form)) else "torch"
+        return (
+            "triton"
+            if operation_of(step).on_triton or (kernel is not None and kernel.on_triton(step.form))
+            else "torch"
+        )
     if requested == "cpp":
         return "cpp" if step.kernel is not None and step.kernel.cpp else "torch"
     return "torch" if requested == "inductor" and kernel is not None and kernel.opaque else requested

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tensornet_attn.graph.diagram import operation_of, producer_of
 from tensornet_attn.graph.distance import POSITION, gap_of, two_sides, with_places
 from tensornet_attn.graph.graph import Box, Function, Graph, Step, Use
-from tensornet_attn.graph.recurrence import Recurrence
+from tensornet_attn.graph.recurrence import without_values
 from tensornet_attn.ir.arithmetic import evaluate
 from tensornet_attn.ir.steps import legs_in
 from tensornet_attn.ops import OPS
@@ -130,7 +130,7 @@ def grows(graph: Graph, use: Use) -> bool:
         return tensor is not None and (tensor.init == POSITION or tensor.wide)
     if step.box is not None:
         return operation_of(step).is_sum and graph.masked(step)
-    return isinstance(step.form, Recurrence) and step.form.value is None
+    return without_values(step)
 
 
 RULES = (
