@@ -34,7 +34,7 @@ from tensornet_attn.graph.signs import doubtful_normalizers
 from tensornet_attn.ir.values import shape_comment
 from tensornet_attn.rewrite.duplicate import beside_output
 from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.tiles.cpp.step import position_steps
+from tensornet_attn.tiles.cpp.step import PositionSteps
 
 # Modules of the standard library that emitted code uses.
 MODULES = (
@@ -67,6 +67,8 @@ class Planned(Protocol):
     def backend(self) -> str: ...
     @property
     def target(self) -> Target: ...
+    @property
+    def position(self) -> PositionSteps | None: ...
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def emit(
     writer.memory, writer.cancelling = _kernel_memory(plan), bool(doubtful_normalizers(plan.graph))
     writer.target, writer.cpp = plan.target, plan.backend == "cpp"
     writer.plain = alone and plan.backend == "torch"
-    forward = _forward(writer, plan.graph if observed else None)
+    forward = _forward(writer, plan.graph if observed else None, plan.position)
     init = init_lines(writer, plan.graph)
     lines, functions = ([], carried(writer.functions, writer.plain)) if alone else imported(writer.functions)
     body = "\n".join(line for line in ["", *indented([*init, "", *forward])])
@@ -167,11 +169,10 @@ def _imports(read: frozenset[str]) -> str:
     return "\n".join([*lines, "from torch import Tensor, nn"])
 
 
-def _forward(writer: Writer, observed: Graph | None) -> list[str]:
+def _forward(writer: Writer, observed: Graph | None, together: PositionSteps | None) -> list[str]:
     """The method `forward`; it returns the steps of the diagram `observed`, if there is one, in place of the output."""
     graph, parts = writer.graph, _parts(writer.graph)
     open_forward(writer, parts.always)
-    together = position_steps(graph) if writer.cpp and writer.of_one else None
     if together is not None:
         _emit_steps(writer, [step for step in parts.always if step not in (*together.inside, *together.after)])
         emit_position(writer, together, partial(_emit_steps, writer))

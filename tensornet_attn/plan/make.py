@@ -25,7 +25,9 @@ from tensornet_attn.plan.implementations import BESIDE_FUSED, CPP, TORCH, TRITON
 from tensornet_attn.plan.plan import Lowering, Plan, Region
 from tensornet_attn.plan.through import THROUGH
 from tensornet_attn.plan.ways import AS_PRICED, WAYS, Way, chosen
+from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.rewrite.whole import gone, simplified
+from tensornet_attn.tiles.cpp.step import PositionSteps, position_steps
 from tensornet_attn.tiles.legs import quadratic
 
 BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
@@ -147,7 +149,10 @@ def _planned(
     replaced = [name for name in notes.chosen if name in start.step and name not in lowered.step and "." not in name]
     regions = [*left_out, *(Region(name, (name,), context.backend, notes.chosen[name]) for name in replaced)]
     regions += _regions(lowered, context.backend, notes)
-    return Plan(written, schedule, tuple(regions), context.backend, context.target), used
+    in_cpp = context.backend == "cpp" and context.target.workload == "decoding"
+    position = position_steps(hiding(schedule, keys=True)) if in_cpp else None
+    regions = [*_with_call(regions, position)] if position else regions
+    return Plan(written, schedule, tuple(regions), context.backend, context.target, position=position), used
 
 
 def cheapest(plans: Sequence[Plan], of_last: float = 1.0, seconds: Iterable[float] = ()) -> Plan:
@@ -203,6 +208,17 @@ def _regions(lowered: Graph, backend: str, notes: _Notes) -> Iterator[Region]:
         alone = step.kernel is None or KERNELS[step.kernel.kind].plain(step)
         plain = alone and not quadratic(lowered, step.legs)
         yield Region(steps[-1], steps, backend_of(step, backend), how, tuple(against), plain, cost)
+
+
+def _with_call(regions: Sequence[Region], position: PositionSteps) -> Iterator[Region]:
+    """The regions, with one for the call in place of those of its steps."""
+    inside = tuple(step.name for step in position.inside)
+    replaced = [region for region in regions if {*region.steps} <= {*inside}]
+    for region in regions:
+        if region == replaced[-1]:
+            yield Region(position.results[0].name, inside, "cpp", f"C++ of one position: {position.words}")
+        elif region not in replaced:
+            yield region
 
 
 def _chosen(step: Step) -> str:

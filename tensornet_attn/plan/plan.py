@@ -10,6 +10,7 @@ from tensornet_attn.cost.sizes import human
 from tensornet_attn.cost.target import TRAINING, Target
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import BATCH
+from tensornet_attn.tiles.cpp.step import PositionSteps
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Plan:
     """`graph`: the diagram as written. `schedule`: the diagram in primitive steps, in execution order.
 
     `offers`: the plans that were compared, if the target limits memory or requires linear memory. `instead`: the
-    requested backend, if it cannot run; on a CPU, the backend that `auto` did not choose.
+    requested backend, if it cannot run; on a CPU, the backend that `auto` did not choose. `position`: the steps of one
+    position that one call of C++ computes.
     """
 
     graph: Graph
@@ -72,6 +74,7 @@ class Plan:
     target: Target = TRAINING
     offers: tuple[Offer, ...] = ()
     instead: Lowering | None = None
+    position: PositionSteps | None = None
 
     @property
     def lengths(self) -> tuple[tuple[str, int], ...]:

@@ -24,8 +24,6 @@ from tensornet_attn.plan.decoding import decoding_of
 from tensornet_attn.plan.make import plan_of
 from tensornet_attn.plan.parts import Decoding, DecodingPart, PartInput
 from tensornet_attn.plan.plan import Plan
-from tensornet_attn.rewrite.hidden import hiding
-from tensornet_attn.tiles.cpp.step import position_steps
 
 AT_ONE = ("visible", "place")  # inputs that are 1 in a chunk of one visible position
 
@@ -131,11 +129,8 @@ def plans_in_cpp(graph: Graph) -> Iterator[Plan]:
 def steps_in_cpp(graph: Graph) -> Iterator[str]:
     """What C++ computes in one call of a step of one position, in words; a line for each call."""
     for plan in plans_in_cpp(graph):
-        steps = position_steps(hiding(plan.schedule, keys=True))
-        if steps is not None:
-            results = ", ".join(step.name for step in steps.results)
-            of = f"{len(steps.inside)} of {len(steps.graph.steps)} operations"
-            yield f"with a C++ library, a step computes {results} in one call: {of}"
+        if plan.position is not None:
+            yield f"with a C++ library, a step computes {plan.position.words}"
 
 
 def _place(graph: Graph, name: str) -> int:

@@ -11,7 +11,7 @@ import tensornet_attn as ta
 from tensornet_attn.graph import build
 from tensornet_attn.nn.executable import Arguments
 from tensornet_attn.nn.module import CompiledDesign
-from tensornet_attn.plan.stages import steps_in_cpp
+from tensornet_attn.plan.stages import plans_in_cpp, steps_in_cpp
 from tensornet_attn.runtime.cpp import reason_against_cpp
 from tensornet_attn.runtime.position_cpp import CppPosition
 from tests.nn.test_cache import N, chunk_of, close, decoded, made
@@ -99,3 +99,11 @@ def test_explain_names_what_is_one_call() -> None:
         "with a C++ library, a step computes A.state1, A.state2, y.p1 in one call: 8 of 12 operations"
     ]
     assert said("mhsa") == []
+
+
+def test_a_plan_names_the_call_and_no_step_in_it() -> None:
+    (plan,) = plans_in_cpp(build(ta.load("linear"), causal=True))
+    assert "  A.state1: C++ of one position: A.state1, A.state2, y.p1 in one call: 8 of 12 operations" in plan.explain()
+    named = [step for region in plan.regions if not region.removed for step in region.steps]
+    assert len(named) == len({*named})
+    assert {*plan.schedule.step} - {"y.p1"} <= {*named}

@@ -53,6 +53,12 @@ class PositionSteps:
     operands: tuple[str, ...]
     results: tuple[Step, ...]
 
+    @property
+    def words(self) -> str:
+        """The results, and how many operations the call computes: `S, z, y.p1 in one call: 8 of 12 operations`."""
+        results = ", ".join(step.name for step in self.results)
+        return f"{results} in one call: {len(self.inside)} of {len(self.graph.steps)} operations"
+
     def laid(self, name: str) -> Legs:
         """The legs of a tensor as the C++ has them."""
         legs = self.graph.legs_of(name)
@@ -122,7 +128,8 @@ class PositionSteps:
 def position_steps(graph: Graph) -> PositionSteps | None:
     """The steps that one call computes; None if there are none, or so few that torch takes no longer."""
     states = [tensor for tensor in graph.of_role("input") if tensor.update]
-    if not states or any(size_of(graph, leg) is None for tensor in graph.tensors for leg in tensor.legs):
+    legs = {leg for tensor in graph.tensors for leg in tensor.legs}
+    if not states or any(graph.leg[leg].sequence or size_of(graph, leg) is None for leg in legs):
         return None
     products = (step for step in graph.steps if batched(graph) >= step.reads)
     mixed, heads = (
