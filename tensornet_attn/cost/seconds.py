@@ -44,7 +44,7 @@ from tensornet_attn.cost.kernels import Parts, deep_inside, traits_of
 from tensornet_attn.cost.products import Shape
 from tensornet_attn.cost.rates import DROPOUT, ELEMENTWISE, NOISE, SINUSOID, RateTable
 from tensornet_attn.cost.scene import SizedGraph, held
-from tensornet_attn.cost.work import is_product, work_of
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, Use, cached
 from tensornet_attn.graph.signs import doubtful_normalizers
@@ -111,13 +111,15 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
     call, pass_count = table.call[learned], passes_of(learned)
     if step.contraction is not None and scene.view(step):
         pass
-    elif is_product(step) and _sums_products(scene.graph, step):  # they are written, then read
+    elif (
+        step.contraction is not None and work.products and _sums_products(scene.graph, step)
+    ):  # they are written, then read
         operands, output = [scene.elements(use) for use in step.uses], scene.elements(step)
         passes = (sum(operands) + max(operands), max(operands)), (max(operands) + output, output)
         parts[ELEMENTWISE] = pass_count * sum(
             WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes
         )
-    elif is_product(step):
+    elif step.contraction is not None and work.products:
         parts["product"] = _product(scene, step, table, learned)
         parts[PAGES] = _pages((step, *step.uses) if learned else (step,), scene, table)
     else:

@@ -2,7 +2,7 @@
 
 MACs (FLOPs = 2 MACs), each the product of the sizes of a set of legs, times the batch:
 
-    product that sums a leg      all legs of the pair
+    product that sums a leg      all legs of the pair, unless the leg always has one entry
     fused attention              legs of query and key; legs of scores and value, both at the wider of their widths.
                                  Masks do not reduce the count
     a sum that all queries read  without the query leg
@@ -98,8 +98,9 @@ class Work:
     @property
     def monomials(self) -> Mapping[Legs, int]:
         """MACs of one batch element, by the legs they run over."""
-        uses = self.step.uses if is_product(self.step) else ()
-        return {self.scene.ordered(leg for use in uses for leg in use.legs): 1} if uses else {}
+        step, legs = self.step, self.scene.graph.leg
+        sums = len(step.uses) == 2 and len(step.terms) == 1 and any(legs[leg].size != 1 for leg in summed(step))
+        return {self.scene.ordered(leg for use in step.uses for leg in use.legs): 1} if sums else {}
 
     @cached_property
     def macs(self) -> int:
@@ -108,18 +109,18 @@ class Work:
 
     @property
     def gradient_macs(self) -> int:
-        """MACs of the gradients of the operands."""
-        return self.macs * self.gradients * self.learned
-
-    @property
-    def gradients(self) -> int:
-        """The products of a backward, as multiples of the forward's."""
-        return sum(use.name in self.scene.learned for use in self.step.uses)
+        """MACs of the gradients of the operands: those that sum over a leg, or over the batch, of a product of two."""
+        scene, uses = self.scene, self.step.uses
+        if len(uses) != 2 or len(self.step.terms) != 1 or not self.learned:
+            return 0
+        legs = {leg for use in uses for leg in use.legs}
+        sums = [legs - {*use.legs} or scene.batch_of(use) < self.batch for use in uses if use.name in scene.learned]
+        return self.batch * scene.size(legs) * sum(map(bool, sums))
 
     @property
     def matmuls(self) -> list[Matmul]:
         """The matrix products by shape."""
-        if not is_product(self.step):
+        if not self.monomials:
             return []
         scene, step = self.scene, self.step
         kept, alike = {*step.legs}, scene.alike
@@ -151,7 +152,7 @@ class Work:
                 return elements
             multiplied = elements if one_term else sum(scene.elements(use) for use in term.factors)
             count += multiplied * (abs(scene.number(term.coefficient)) != 1)
-        if one_term and len(step.uses) == 2 and not summed(step):
+        if one_term and len(step.uses) == 2 and not self.monomials:
             count += elements
         if one_term and len(step.uses) == 1 and summed(step):
             count += scene.elements(step.uses[0])
@@ -221,8 +222,8 @@ class OfRoles(Work):
     """Work of which only the legs of products are known: their roles give the shapes."""
 
     @property
-    def gradients(self) -> int:
-        return 2
+    def gradient_macs(self) -> int:
+        return 2 * self.macs * self.learned
 
     @property
     def chunk(self) -> int:
@@ -385,17 +386,11 @@ def saved(scene: SizedGraph, step: Step) -> Saved:
     return work_of(scene, step).saved if step.name in scene.learned and step.name not in scene.in_tiles else {}
 
 
-def is_product(step: Step) -> bool:
-    """Whether a step is a product of two tensors that sums a leg."""
-    op = step.contraction
-    return op is not None and len(op.uses) == 2 and len(op.terms) == 1 and bool(summed(step))
-
-
 def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> int:
     """MACs of forward and backward at these lengths, with gradients of all inputs and trainable weights.
 
-    A product of two costs one more product of the same size for each factor that gets a gradient: 3 times its forward
-    if both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
+    A product of two costs one more of the same size for each factor whose gradient sums a leg: 3 times its forward if
+    both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
     InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
     """
     scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))

@@ -101,6 +101,11 @@ class BlockWork(KernelWork):
             for matmul in work_of(block, inner_step).matmuls
         ]
 
+    @property
+    def gradient_macs(self) -> int:
+        inner = self.inner if self.keys_met is None else self.inner.at({self.scene.key: self.keys_met})
+        return sum(self.programs_alike(step.legs) * work_of(inner, step).gradient_macs for step in self.inner_steps)
+
     def seconds(self, table: RateTable, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""
         by_kind: defaultdict[str, float] = defaultdict(float)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tensornet_attn.runtime.exponential import exp
 from tensornet_attn.runtime.fading import middle_of
-from tensornet_attn.runtime.linear import Term, added_reads, causal_reads, key_reads, seen_terms, stretch_of
+from tensornet_attn.runtime.linear import Term, added_reads, key_reads, seen_terms, stretch_of, term_reads
 from tensornet_attn.runtime.maps import kept, normalized, running_least, with_padding
 from tensornet_attn.runtime.masks import causal_mask, visible
 from tensornet_attn.runtime.operations import is_plain, largest_number
@@ -78,7 +78,7 @@ def shifted_keys(term: Term) -> Term:
     return term._replace(k=at_next(term.k, 0), b=None if term.b is None else at_next(term.b, torch.inf))
 
 
-def own_reads(reads, terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
+def own_reads(reads, terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, ...]]:
     """`reads` of one term with a `diagonal`: of the keys before the query's own, and of that one."""
     ((q, k, a, b, diagonal, _),) = terms
     n, wide = q.shape[-2], torch.promote_types(q.dtype, torch.float32)
@@ -104,13 +104,14 @@ def compared(term: Term) -> Tensor:
     return scores + torch.where(on_diagonal, term.diagonal.mT, 0)
 
 
-def decay_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
+def decay_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, ...]]:
     """The values that each term reads, and its row sums; decaying terms compute these only if `rows`."""
     reads, width = [], v.shape[-1]
     wider = torch.cat((v, torch.ones_like(v[..., :1])), -1) if rows else v
-    for q, k, a, b, *_ in terms:
+    for term in terms:
+        q, k, a, b, *_ = term
         if a is None:
-            reads.append(causal_reads(q, k, v, chunk) if causal else key_reads(q, k, v))
+            reads += term_reads([term], v, causal, chunk, rows)
         elif not causal:
             reads.append(key_reads(*faded(q, k, a, b), v))
         elif not rows and decays_values(q, k, v, a, b):

@@ -160,7 +160,7 @@ def by_head(term: Term) -> Term:
 def added_reads(reads, terms: list[Term], v: Tensor, eps: float, normalize: bool, causal: bool, chunk: int) -> Tensor:
     """The sum of the values that terms read by `reads`, divided by the row sums if `normalize`."""
     if not normalize:
-        return total_of([read for read, _ in reads(terms, v, causal, chunk, False)])
+        return total_of([read for read, *_ in reads(terms, v, causal, chunk, False)])
     if v.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(v.device.type):
         return divided_reads(reads(terms, v, causal, chunk, True), eps)
     with exact_products(v):  # products and row sums nearly cancel in the gradient, so neither may be rounded first
@@ -169,10 +169,12 @@ def added_reads(reads, terms: list[Term], v: Tensor, eps: float, normalize: bool
         return divided_reads(reads(terms, v.to(wide), causal, chunk, True), eps).to(v.dtype)
 
 
-def term_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, Tensor]]:
-    """The values that each term reads, and its row sums."""
+def term_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bool) -> list[tuple[Tensor, ...]]:
+    """The values that each term reads, and its row sums if `rows`."""
     if causal:
-        return [causal_reads(term.q, term.k, v, chunk, term.core) for term in terms]
+        return [causal_reads(term.q, term.k, v, chunk, term.core, rows) for term in terms]
+    if not rows:
+        return [(wide_products(q, mixed_state(wide_products(k.mT, v), core)),) for q, k, *_, core in terms]
     return [key_reads(term.q, term.k, v, term.core) for term in terms]
 
 
@@ -205,8 +207,11 @@ def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tu
     return wide_products(q, mixed_state(wide_products(k.mT, v), core)), row_sums(q, z, core)
 
 
-def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Causal `key_reads`: only keys not later than the query; the last query is at the last key.
+def causal_reads(
+    q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None = None, rows: bool = True
+) -> tuple[Tensor, ...]:
+    """Causal `key_reads`, row sums only if `rows`: only keys not later than the query; the last query is at the last
+    key.
 
     Processes one stretch of keys after another, so that temporaries stay in the caches. Traced code, where a loop would
     fix the length, processes all at once.
@@ -218,10 +223,10 @@ def causal_reads(q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | Non
     q = with_padding(q, (0, 0, m - n, 0))
     reads, before, operands = [], None, [(q, k, v)]
     for q, k, v in operands if m <= stretch else zip(*(t.split(stretch, -2) for t in operands[0]), strict=True):
-        out, rows, before = chunk_reads(q, k, v, chunk, core, before, 1 if traced else 0)
-        reads.append((out, rows))
-    out, rows = reads[0] if len(reads) == 1 else (torch.cat(pieces, -2) for pieces in zip(*reads, strict=True))
-    return with_padding(out, (0, 0, n - m, 0)), with_padding(rows, (0, 0, n - m, 0))
+        read, before = chunk_reads(q, k, v, chunk, core, before, 1 if traced else 0, rows)
+        reads.append(read)
+    whole = reads[0] if len(reads) == 1 else (torch.cat(pieces, -2) for pieces in zip(*reads, strict=True))
+    return tuple(with_padding(x, (0, 0, n - m, 0)) for x in whole)
 
 
 def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
@@ -231,10 +236,10 @@ def stretch_of(heads: int, chunk: int, core: Tensor | None = None) -> int:
 
 
 def chunk_reads(
-    q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None, before: tuple | None, least: int
-) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
-    """The values read by as many queries as keys from these keys and from the previous state, row sums, and the new
-    state.
+    q: Tensor, k: Tensor, v: Tensor, chunk: int, core: Tensor | None, before: tuple | None, least: int, rows: bool
+) -> tuple[list[Tensor], tuple]:
+    """The values read by as many queries as keys from these keys and from the previous state, and the new state; if
+    `rows`, also row sums, and the new sum of keys.
 
     Within a chunk the scores are materialised; the keys before a chunk are one state, a cumulative sum over chunks.
     There are more than `least` chunks: in traced code a size must not become 1 for some lengths.
@@ -245,15 +250,13 @@ def chunk_reads(
     q, k, v = (t.unflatten(-2, (chunks, chunk)) for t in (q, k, v))
     core = None if core is None else core.unsqueeze(-3)
     scores = linear_scores(q, k, core, torch.tril)
-    (S, S_after), (z, z_after) = (
-        sums(chunk_sums, earlier)
-        for chunk_sums, earlier in zip((k.mT @ v, k.sum(-2, keepdim=True)), before or (None, None), strict=True)
-    )
-    out = scores_read(scores, v, core) + q @ mixed_state(S, core)
-    rows = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
-    rows = rows + row_sums(q, z, core)
-    out, rows = (with_padding(t.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)) for t in (out, rows))
-    return out, rows, (S_after, z_after)
+    of_chunks = [k.mT @ v, *([k.sum(-2, keepdim=True)] if rows else [])]
+    (S, *z), after = zip(*map(sums, of_chunks, before or [None] * len(of_chunks)), strict=True)
+    read = [scores_read(scores, v, core) + q @ mixed_state(S, core)]
+    if rows:
+        total = scores.sum(-1, keepdim=True) if core is None else scores.sum(-1).mT
+        read.append(total + row_sums(q, z[0], core))
+    return [with_padding(x.flatten(-3, -2), (0, 0, 0, m - chunks * chunk)) for x in read], after
 
 
 def sums(chunk_sums: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -102,7 +102,8 @@ def of_nodes(scene: SizedGraph) -> dict[str, Work]:
         if isinstance(kernel := traits_of(step), TilePrograms):
             program, few = kernel.fit(scene.graph, step), with_keys_met(scene, step)
             grads = gradients(program)
-            ends = [gradient for _, gradient in (*grads.totals, *grads.leaves, *grads.maps)]
+            leaves = [(load, gradient) for load, gradient in grads.leaves if load.name in few.learned]
+            ends = [gradient for _, gradient in (*grads.totals, *leaves, *grads.maps)]
             programs = BATCH * prod(scene.sizes[leg] // tiles for leg, tiles in program.heads.items())
             forward, backward = (
                 programs * sum(multiplied(few, program, node) for node in below(nodes))
@@ -116,8 +117,9 @@ def multiplied(scene: SizedGraph, program: Program, node: Node) -> int:
     """The multiply-adds of a node in one program: a product, or a sum of products of elements."""
     axes = (*node.axes, *node.data) if node.op == "dot" else ()
     if node.op == "sum" or node.data[1:] == ("add",):
+        product = node.args[0].name == node.name  # not of values that others read too
         (node,) = node.args
-        axes = node.axes if node.op == "mul" and node.args[0].op != "number" else ()
+        axes = node.axes if product and node.op == "mul" and node.args[0].op != "number" else ()
     legs = [leg for axis in axes for leg in program.widths.get(axis, (axis,))]
     return scene.size(legs) * program.tiles(node.heads) if axes else 0
 
@@ -248,7 +250,8 @@ class Counter(TorchDispatchMode):
             return 0 if of == "pow" and divides else factors[0].numel()
         if name in PRODUCTS:
             left, right = factors[-2:]
-            return left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
+            several = left.shape[-1] > 1  # a sum over one entry is no product
+            return several * left.numel() * (right.shape[-1] if right.ndim > 1 else 1)
         return FORMULAS[packet](*args, **kwargs, out_val=result) // 2 if packet in FORMULAS else 0
 
     def follow(self, function: Any, operands: list[Tensor], results: list[Tensor]) -> None:

@@ -40,7 +40,7 @@ def test_each_point_is_the_cost_of_the_designs_at_its_sizes():
         assert one.values[measure] == of(own) + of(beside)
         assert one.against[measure] == of(other) + of(beside)
         assert one.ratio(measure) == (of(own) + of(beside)) / (of(other) + of(beside))
-    assert one.values["training"] == 3 * one.values["macs"]
+    assert one.values["training"] == 3 * one.values["macs"] + 2 * 2 * 64 * 128  # and the gradients of P[g h] Q[n g d]
 
 
 def test_the_peak_of_layers_one_after_the_other_has_the_weights_of_all():
