@@ -49,15 +49,6 @@ class SizedGraph:
         return {leg for leg in (self.graph.query, self.graph.key) if leg}
 
     @property
-    def alike(self) -> frozenset[str]:
-        """The steps with one row for all queries."""
-        return one_row(self.graph)
-
-    @property
-    def queries(self) -> int:
-        return self.sizes[self.query]
-
-    @property
     def keys(self) -> int:
         return self.sizes[self.key]
 
@@ -67,11 +58,7 @@ class SizedGraph:
 
     def batch_of(self, what: Step | Use | Tensor) -> int:
         """The batch elements for which a tensor or step is computed: one if it has no batch dimensions."""
-        return self.batch if self.batch > 1 and what.name in self.batched else 1
-
-    @property
-    def batched(self) -> frozenset[str]:
-        return batched(self.graph)
+        return self.batch if self.batch > 1 and what.name in batched(self.graph) else 1
 
     @cached_property
     def learned(self) -> frozenset[str]:
@@ -149,7 +136,7 @@ class SizedGraph:
 
         Without a mask, a result that all queries read alike has one row.
         """
-        skipped = {without, self.graph.query} if what.name in self.alike else {without}
+        skipped = {without, self.graph.query} if what.name in one_row(self.graph) else {without}
         legs = [leg for leg in what.legs if leg not in skipped]
         return self.size(legs) * self.batch_of(what)
 

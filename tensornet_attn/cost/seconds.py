@@ -126,7 +126,7 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
         products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in work.matmuls)
         pass_seconds = WIDTH * work.moved / table.pass_rate(WIDTH * scene.elements(step))
         if operation_of(step).by_position:  # in strides
-            positions, row = scene.queries, scene.elements(step, scene.graph.query)
+            positions, row = scene.sizes[scene.query], scene.elements(step, scene.graph.query)
             pass_seconds = WIDTH * SCANNED * positions * row / table.bandwidth
             calls = positions if row >= LONG_ROW else CALLS_OF_SCAN * isqrt(positions)
             parts["call"] = pass_count * calls * table.call[False]
@@ -196,7 +196,8 @@ def _product(scene: SizedGraph, step: Step, table: RateTable, learned: bool) -> 
 def projected(shape: Shape, table: RateTable, exact: bool) -> tuple[float, float, float]:
     """A product with a weight by oneDNN, that of the gradient of the rows, and that of the weight's, if it is wide."""
     of_rows, of_weight = gradients(shape)
-    wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads and _in_parts(table)
+    wide = min(shape.columns, shape.summed) >= NARROW_PARTS * table.machine.threads
+    wide = wide and table.projected[0] <= PROJECTED_ZEN5  # then oneDNN is faster than MKL even in parts
     last = _by_onednn(of_weight, table, True) if wide else multiplied(of_weight, table)
     return _by_onednn(shape, table, exact), _by_onednn(of_rows, table, exact), last
 
@@ -214,11 +215,6 @@ def _by_onednn(shape: Shape, table: RateTable, exact: bool) -> float:
         copied = shape.batch * max(shape.rows, shape.columns) * shape.summed
         seconds += 3 * (ceil(shape.summed / ONEDNN_PART) - 1) * written + 2 * accessed(copied, table)
     return seconds
-
-
-def _in_parts(table: RateTable) -> bool:
-    """Whether oneDNN is faster than MKL even in parts."""
-    return table.projected[0] <= PROJECTED_ZEN5
 
 
 def accessed(elements: int, table: RateTable) -> float:
@@ -240,7 +236,7 @@ def _projects(scene: SizedGraph, step: Step, shape: Shape, table: RateTable) -> 
 def takes_projected(shape: Shape, table: RateTable, exact: bool) -> bool:
     """Whether oneDNN computes products of this shape."""
     narrow = min(shape.columns, shape.summed) < NARROW
-    return not narrow and (_in_parts(table) or (shape.summed <= ONEDNN_LONGEST and not exact))
+    return not narrow and (table.projected[0] <= PROJECTED_ZEN5 or (shape.summed <= ONEDNN_LONGEST and not exact))
 
 
 @cached

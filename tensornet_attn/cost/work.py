@@ -59,6 +59,7 @@ from tensornet_attn.cost.products import Matmul, Shape
 from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
+from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Box, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
@@ -92,7 +93,7 @@ class Work:
     @cached_property
     def products(self) -> Monomials:
         """MACs of one batch element, by the legs they run over; one row of what all queries read alike."""
-        alike = [self.scene.query] if self.step.name in self.scene.alike else []
+        alike = [self.scene.query] if self.step.name in one_row(self.scene.graph) else []
         return Counter({without(legs, *alike): count for legs, count in self.monomials.items()})
 
     @property
@@ -123,7 +124,7 @@ class Work:
         if not self.monomials:
             return []
         scene, step = self.scene, self.step
-        kept, alike = {*step.legs}, scene.alike
+        kept, alike = {*step.legs}, one_row(scene.graph)
         broadcast = [step.name not in alike and use.name in alike for use in step.uses]  # for the other's queries
         left, right = (
             {*use.legs} - ({scene.query} if shared else set()) for use, shared in zip(step.uses, broadcast, strict=True)
@@ -131,11 +132,11 @@ class Work:
         both = left & right
         sides = [scene.size((legs - both) & kept) for legs in (left, right)]
         batch, inner = scene.size(both & kept), scene.size((left | right) - kept)
-        batched = [use.name in scene.batched for use in step.uses]
-        if all(batched):
-            batch *= scene.batch
-        elif any(batched):
-            sides[batched.index(True)] *= scene.batch
+        batches = [scene.batch_of(use) for use in step.uses]
+        if batches[0] == batches[1]:
+            batch *= batches[0]
+        else:
+            sides[batches.index(scene.batch)] *= scene.batch
         shape = Shape(batch, max(sides), min(sides), inner)
         return [Matmul(shape, tuple(left | right), float(shape.macs))]
 
@@ -374,7 +375,7 @@ class KernelWork(OfRoles):
 
 def work_of(scene: SizedGraph, step: Step) -> Work:
     """The work of a primitive step or kernel; of one row, if it has one for all queries."""
-    scene = scene.at({scene.query: 1}) if step.name in scene.alike else scene
+    scene = scene.at({scene.query: 1}) if step.name in one_row(scene.graph) else scene
     if step.kernel is not None:
         work: Work = KERNELS[step.kernel.kind].work(scene, step)
         return work

@@ -118,9 +118,17 @@ class Fused(OfBoxes[Scored]):
         return (form.op,) if isinstance(form.op, str) else ()
 
     def cost(self, form: Scored, context: Context) -> FormCost | None:
+        """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
+
+        The original ones mix heads on the scores, and are recomputed; rewritten ones of every head have the full width.
+        """
         assert not isinstance(form.op, str)
         width, value_width = _widths(scene_of(form.rewritten, context.sizes, context.target), form.op)
-        return _of_rewritten(form, context) if form.trace or width >= PADDED * value_width else None
+        if not form.trace and width < PADDED * value_width:
+            return None
+        padded = f"values padded to the width {width} of keys"
+        but = f"with {f'its scores as one product of width {width}' if form.trace else padded}, attention would take"
+        return compared(fuse(form.rewritten, form.box), form.graph, context, but, TIE)
 
     def judged(self, form: Scored, context: Context) -> tuple[tuple[str, ...], FormCost | None]:
         reasons, cost = super().judged(form, context)
@@ -195,21 +203,6 @@ def _covering(fused: Graph, name: str, before: Graph) -> Graph:
     logarithms = bool(op.beside) and written is not None and written.other is None
     form = replace(op, steps=(*removed, box), logarithms=logarithms)
     return with_steps(fused, {name: [replace(fused.step[name], op=replace(kernel, form=form))]})
-
-
-def _of_rewritten(form: Scored, context: Context) -> FormCost:
-    """The seconds of rewritten scores in fused attention, and those of the original scores in blocks of queries.
-
-    The original scores mix heads on the scores, and are recomputed; rewritten scores of every head have the full width.
-    """
-    op = form.op
-    assert not isinstance(op, str)
-    width, _ = _widths(scene_of(form.rewritten, context.sizes, context.target), op)
-    what = (
-        f"its scores as one product of width {width}" if form.trace else f"values padded to the width {width} of keys"
-    )
-    but = f"with {what}, attention would take"
-    return compared(fuse(form.rewritten, form.box), form.graph, context, but, TIE)
 
 
 CAUSAL = Function("causal")

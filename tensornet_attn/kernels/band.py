@@ -111,7 +111,7 @@ class BandWork(KernelWork):
         """Without rows that fill a block."""
         scene, step = self.scene, self.step
         spans, share = in_spans(scene, step), self._share
-        batch = spans.batch if step.name in scene.batched else 1
+        batch = spans.batch_of(step)
         blocks = of_attention(spans, band_of(step).attention, batch)
         return [matmul._replace(macs=share * matmul.macs) for matmul in blocks]
 

@@ -255,7 +255,7 @@ def block_form(step: Step) -> BlockedSteps:
 def _that_sees(block: SizedGraph, keys: int) -> SizedGraph:
     """A block of queries that sees so many keys, at as few relative positions."""
     relative = [leg.name for leg in block.graph.legs if leg.kind == "relative" and leg.size is None]
-    return block.at({block.key: keys, **dict.fromkeys(relative, block.queries + keys - 1)})
+    return block.at({block.key: keys, **dict.fromkeys(relative, block.sizes[block.query] + keys - 1)})
 
 
 def emit_blockwise(

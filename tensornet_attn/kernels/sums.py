@@ -55,7 +55,7 @@ class SumsWork(RecurrenceWork):
         """The sums if query parts get gradients, and these parts."""
         scene, step = self.scene, self.step
         recurrence, floats = self.recurrence, dict[str, int]()
-        rows = scene.queries if recurrence.causal(scene.graph) else 1
+        rows = scene.sizes[scene.query] if recurrence.causal(scene.graph) else 1
         for i, term in enumerate(recurrence.terms):
             if any(use.name in scene.learned for use in term.query):
                 floats[f"{step.name}: sums {i}"] = (
