@@ -70,7 +70,7 @@ class TilePrograms(InBlocks):
         orders = [split_products(graph, partial(_weights_first, graph), sizes)]
         orders += [split_best(graph, sizes, priced)[0] for priced in (DEVICES["flops"], context.device)]
         chosen, refused, exits, removed = dict[str, str](), dict[str, tuple[str, ...]](), dict[str, Step](), set[str]()
-        by_work = sorted(dict.fromkeys(orders), key=lambda split: self.macs(split, context))
+        by_work = sorted(dict.fromkeys(orders), key=lambda split: self.operations(split, context))
         best = next(
             (split for split in by_work if all(self.fits(group) for group in groups_of(split, sizes))), orders[0]
         )
@@ -114,11 +114,11 @@ class TilePrograms(InBlocks):
         except Unfit:
             return False
 
-    def macs(self, graph: Graph, context: Context) -> float:
-        """MACs of the kernels; infinite if one has no tiles."""
+    def operations(self, graph: Graph, context: Context) -> float:
+        """FLOPs and elementwise operations of the kernels; infinite if one has no tiles."""
         scene, groups = scene_of(graph, context.sizes, context.target), groups_of(graph, context.sizes)
         try:
-            return fsum(work_of(scene, self.as_kernel(step)).macs for group in groups for step in group.kernels)
+            return fsum(work_of(scene, self.as_kernel(step)).operations for group in groups for step in group.kernels)
         except Unfit:
             return inf
 
