@@ -18,6 +18,7 @@ from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.seconds import CALLS, CALLS_OF_CPP, NATIVE, OF_MAPS, drawn_and_dropped, parts_inside
 from tensornet_attn.cost.sizes import human
+from tensornet_attn.cost.target import Target
 from tensornet_attn.cost.work import KernelWork, work_of
 from tensornet_attn.emit.freed import freed
 from tensornet_attn.emit.functions import names as function_names
@@ -49,11 +50,6 @@ from tensornet_attn.rewrite.hidden import hiding
 from tensornet_attn.tiles.legs import made_inside, unbounded
 from tensornet_attn.tiles.program import Node, below
 from tensornet_attn.tiles.rows import RowsProgram, rows_gradients, rows_program
-
-WORTH = 1.25  # accepted slowdown for storing no tensor of queries x keys
-WORTH_ON_GPU = 1.34  # there products take most of the time, and recomputation takes 4 / 3 of their FLOPs
-LITTLE = 2**26  # bytes of these tensors, at a length that was asked for, that measured rates store if that is faster
-MUCH = 2**32  # bytes of these tensors that are stored for no gain of time, unless memory= allows them
 
 
 @dataclass(frozen=True)
@@ -202,14 +198,9 @@ class BlockwiseQueries(InBlocks):
         in_blocks = sum(time_of_step(scene, step, target) for step in form.kernels)
         pairs = {leg for leg in (form.graph.query, form.graph.key) if leg}
         stored = sum(target.bytes * scene.elements(step) for step in steps if pairs <= {*step.legs})
-        worth = WORTH_ON_GPU if target.device.gpu else WORTH
-        if target.device.measured and target.n is not None and stored <= LITTLE:
-            worth = 1.0
-        any_length = target.device.measured and target.n is None  # small layers are called with long sequences too
-        worth = inf if target.memory is None and (any_length or stored > MUCH) else worth
         but = "with recomputation in the backward, they would take"
         why = f"which saves {human(stored)}B of {form.graph.query} x {form.graph.key} elements"
-        return FormCost(in_blocks, apart, but, worth, why)
+        return FormCost(in_blocks, apart, but, accepted_slowdown(stored, target), why)
 
     def emit(self, writer: Writer, step: Step) -> None:
         emit_blockwise(writer, step)
@@ -244,6 +235,23 @@ def too_small(group: StepGroup, context: Context) -> str | None:
     spared = sum(prod(sizes[leg] for leg in step.legs) for step in steps)
     kept = sum(prod(sizes[leg] for leg in use.legs) for use in {use for step in group.kernels for use in step.uses})
     return None if spared > kept else f"blocks would save {spared:,} elements, no more than the {kept:,} of operands"
+
+
+def accepted_slowdown(stored: float, target: Target) -> float:
+    """How many times as long blocks may take as steps that store so many bytes of queries x keys.
+
+    These bytes grow with the square of the length, and a call that they do not fit fails; time is only lost. So without
+    a limit of memory, more than 4 GiB are never stored. Measured rates store none either in a layer without a length of
+    its own, which is called with longer sequences too; at a length that was asked for, they store up to 64 MiB if that
+    is faster. Otherwise blocks may take about as long as computing everything again in the backward, which is 4 / 3 of
+    the FLOPs: on a GPU, where products take most of the time, all of it.
+    """
+    measured, asked = target.device.measured, target.n is not None
+    if target.memory is None and (stored > 2**32 or (measured and not asked)):
+        return inf
+    if measured and asked and stored <= 2**26:
+        return 1.0
+    return 1.34 if target.device.gpu else 1.25
 
 
 def block_form(step: Step) -> BlockedSteps:
