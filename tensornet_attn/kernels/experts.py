@@ -48,7 +48,7 @@ from tensornet_attn.graph.graph import Contraction, Graph, Kernel, Step, Term, U
 from tensornet_attn.ir.arithmetic import ONE, evaluate
 from tensornet_attn.ir.steps import legs_in, plus, with_terms
 from tensornet_attn.ir.values import Legs
-from tensornet_attn.kernels.apart import TIE, compared
+from tensornet_attn.kernels.apart import compared
 from tensornet_attn.kernels.attention import attention_of, attention_seconds, kind_of, operands_of, options_of
 from tensornet_attn.kernels.implementation import (
     AtPlaces,
@@ -163,7 +163,7 @@ class ExpertsWork(KernelWork):
                 floats[f"{inner_step.name}: order"] = 2 * order_size
         return floats | {name: count for name, count in scene.kept(step.uses).items() if name in floats}
 
-    @property
+    @cached_property
     def inner(self) -> SizedGraph:
         """The scene inside a kernel, which has only the chosen experts, or all of them at once."""
         form, inner = experts_of(self.step), super().inner
@@ -266,7 +266,7 @@ class GroupedExperts(AtPlaces[tuple[str, Use], Gated]):
         """The seconds of the steps for the chosen experts, and for all experts."""
         but = f"'{form.step.name}' for the chosen experts only would take"
         grouped, own_prices = _without_unread(self.lower(form, context).graph), not context.device.measured
-        worth = TIE if _last(form, context).at_once else SORTED if own_prices else 1
+        worth = SORTED if own_prices and not _last(form, context).at_once else 1
         return compared(grouped, form.graph, context, but, worth, once=own_prices)
 
     def lower(self, form: Gated, context: Context) -> Lowered:
