@@ -44,9 +44,9 @@ class SizedGraph:
         return str(self.graph.key)
 
     @property
-    def pair(self) -> set[str]:
-        """The query and key legs."""
-        return {leg for leg in (self.graph.query, self.graph.key) if leg}
+    def pair(self) -> set[str | None]:
+        """The legs of values of queries x keys; without a key leg, no value has them."""
+        return {self.graph.query, self.graph.key}
 
     @property
     def keys(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import prod
 
 from tensornet_attn.cost.kernels import KERNELS, body_of
@@ -36,7 +37,7 @@ INPUTS = 16  # of a feature, for each operand: its values of small legs
 class FeaturesWork(WorkOfSteps):
     """The features that a kernel computes, then its own work."""
 
-    @property
+    @cached_property
     def inner(self) -> SizedGraph:
         inner = super().inner
         return inner if self.scene.stepwise else replace(inner, in_tiles=frozenset(features_inside(self.step)))
