@@ -328,8 +328,8 @@ class KernelWork(OfRoles):
 
     @property
     def monomials(self) -> Mapping[Legs, int]:
-        (inner, steps), monomials, met = inside(self.scene, self.step), Monomials(), self.keys_met
-        for legs, count in sum((work_of(inner, step).products for step in steps), Monomials()).items():
+        monomials, met = Monomials(), self.keys_met
+        for legs, count in sum((work.products for work in self.works), Monomials()).items():
             count *= self.programs_alike(legs)
             if met is not None and self.scene.pair <= {*legs}:
                 monomials[without(legs, self.scene.key)] += met * count
@@ -339,7 +339,7 @@ class KernelWork(OfRoles):
 
     @property
     def elementwise(self) -> int:
-        inner, met = inside(self.scene, self.step)[0], self.keys_met
+        inner, met = self.inner, self.keys_met
         few = inner if met is None else inner.at({self.scene.key: met})
         scenes = [(few if self.scene.pair <= {*step.legs} else inner, step) for step in self.inner_steps]
         return sum(work_of(scene, step).elementwise for scene, step in scenes)

@@ -45,6 +45,17 @@ def test_what_is_kept_is_of_the_chosen_experts() -> None:
     assert report.written.total.saved_floats > 2 * report.planned.total.saved_floats
 
 
+@pytest.mark.parametrize("name", ["sigma_moe", "switch"])
+def test_a_layer_without_keys_counts_what_lies_between_its_products(name: str) -> None:
+    """Maps of the chosen rows: k of e experts."""
+    graph = build(ta.load(name))
+    report = ta.cost(name, n=256)
+    written, planned = ({row.step: row.elementwise for row in side.steps} for side in (report.written, report.planned))
+    chosen, experts = (graph.values.get("k", 1), graph.leg["e"].size)
+    assert graph.key is None
+    assert planned["y"] >= written["H"] * chosen / experts > 0
+
+
 def counted(module: nn.Module, x: torch.Tensor, backward: bool = False) -> int:
     """The FLOPs of all matmuls that torch runs, those of the experts one by one."""
     return flops(lambda: module(x).sum().backward() if backward else module(x))
