@@ -243,8 +243,8 @@ def accepted_slowdown(stored: float, target: Target) -> float:
     These bytes grow with the square of the length, and a call that they do not fit fails; time is only lost. So without
     a limit of memory, more than 4 GiB are never stored. Measured rates store none either in a layer without a length of
     its own, which is called with longer sequences too; at a length that was asked for, they store up to 64 MiB if that
-    is faster. Otherwise blocks may take about as long as computing everything again in the backward, which is 4 / 3 of
-    the FLOPs: on a GPU, where products take most of the time, all of it.
+    is faster. Otherwise blocks may take what computing again costs: 4 / 3 of the FLOPs on a GPU, where products take
+    most of the time, and less on other devices.
     """
     measured, asked = target.device.measured, target.n is not None
     if target.memory is None and (stored > 2**32 or (measured and not asked)):

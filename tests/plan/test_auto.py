@@ -97,6 +97,10 @@ def test_linear_attention_takes_less_time_in_cpp() -> None:
     assert float(times[1]) > 1.05 * float(times[2])
 
 
+def test_a_plan_of_kernels_says_why_it_does_not_fuse() -> None:
+    assert "not fused attention: the scores are a product of 3 tensors" in both("talking_heads")[0].explain()
+
+
 @pytest.mark.parametrize(("backend", "reason"), [("triton", "no triton"), ("cpp", "it computes on a CPU")])
 @pytest.mark.filterwarnings("ignore:hard_fish.* cannot run:UserWarning")
 def test_a_backend_that_a_host_cannot_run_is_torch_with_the_reason(backend: str, reason: str) -> None:

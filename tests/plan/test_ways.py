@@ -193,9 +193,3 @@ def test_a_way_does_not_depend_on_those_planned_before(name: str) -> None:
         for way in ways:
             alone = make._in_ways(graph, backend, target, table, [way])
             assert alone[way.name].schedule == plans[way.name].schedule, way
-
-
-@pytest.mark.parametrize("device", ["generic", "cpu"])
-def test_a_plan_of_kernels_says_why_it_does_not_fuse(device: str) -> None:
-    told = plan("talking_heads", "cpp", device=DEVICES[device]).explain()
-    assert "not fused attention: the scores are a product of 3 tensors" in told
