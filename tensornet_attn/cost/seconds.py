@@ -108,22 +108,20 @@ def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool
         return of_kernel
     parts: defaultdict[str, float] = defaultdict(float)
     learned = backward and step.name in scene.learned
-    call, pass_count = table.call[learned], passes_of(learned)
+    call, pass_count, matmuls = table.call[learned], passes_of(learned), work.matmuls
     if step.contraction is not None and scene.view(step):
         pass
-    elif (
-        step.contraction is not None and work.products and _sums_products(scene.graph, step)
-    ):  # they are written, then read
+    elif step.contraction is not None and matmuls and _sums_products(scene.graph, step):  # written, then read
         operands, output = [scene.elements(use) for use in step.uses], scene.elements(step)
         passes = (sum(operands) + max(operands), max(operands)), (max(operands) + output, output)
         parts[ELEMENTWISE] = pass_count * sum(
             WIDTH * count / table.pass_rate(WIDTH * written) for count, written in passes
         )
-    elif step.contraction is not None and work.products:
-        parts["product"] = _product(scene, step, table, learned)
+    elif step.contraction is not None and matmuls:
+        parts["product"] = _product(scene, step, matmuls[0].shape, table, learned)
         parts[PAGES] = _pages((step, *step.uses) if learned else (step,), scene, table)
     else:
-        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in work.matmuls)
+        products = sum(2 * macs / table.product_rate(shape) for shape, _, macs in matmuls)
         pass_seconds = WIDTH * work.moved / table.pass_rate(WIDTH * scene.elements(step))
         if operation_of(step).by_position:  # in strides
             positions, row = scene.sizes[scene.query], scene.elements(step, scene.graph.query)
@@ -182,9 +180,8 @@ def _sums_products(graph: Graph, step: Step) -> bool:
     )
 
 
-def _product(scene: SizedGraph, step: Step, table: RateTable, learned: bool) -> float:
-    """A product of two tensors, and the products of their gradients."""
-    ((shape, _, _),) = work_of(scene, step).matmuls
+def _product(scene: SizedGraph, step: Step, shape: Shape, table: RateTable, learned: bool) -> float:
+    """A product of two tensors of this shape, and the products of their gradients."""
     if _projects(scene, step, shape, table):
         seconds, *backward = projected(shape, table, _cancelling(scene.graph))
     else:

@@ -120,10 +120,10 @@ class Work:
 
     @property
     def matmuls(self) -> list[Matmul]:
-        """The matrix products by shape."""
-        if not self.monomials:
-            return []
+        """The matrix products by shape, also of sums over one entry, which are no multiply-adds."""
         scene, step = self.scene, self.step
+        if len(step.uses) != 2 or len(step.terms) != 1 or not summed(step):
+            return []
         kept, alike = {*step.legs}, one_row(scene.graph)
         broadcast = [step.name not in alike and use.name in alike for use in step.uses]  # for the other's queries
         left, right = (
@@ -138,7 +138,7 @@ class Work:
         else:
             sides[batches.index(scene.batch)] *= scene.batch
         shape = Shape(batch, max(sides), min(sides), inner)
-        return [Matmul(shape, tuple(left | right), float(shape.macs))]
+        return [Matmul(shape, tuple(left | right), float(shape.macs if self.monomials else 0))]
 
     @property
     def elementwise(self) -> int:
