@@ -74,7 +74,7 @@ def shapes_of(schedule: Graph, case: Case, kind: str) -> tuple[list[tuple[Shape,
     """The FLOPs of a schedule by shape, and its exponentials, over the whole batch."""
     scene, work, exps = scene_of(schedule, case), list[tuple[Shape, float]](), 0
     for step in scene.graph.steps:
-        step_work = work_of(scene, step)
+        step_work = work_of(scene, step).of_one_row
         work += [
             (shape, 2 * _times(scene, step, kind) * macs * float(visible_share(scene, legs)))
             for shape, legs, macs in step_work.matmuls

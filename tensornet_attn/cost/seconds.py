@@ -101,7 +101,7 @@ def parts_of(scene: SizedGraph, step: Step, table: RateTable, backward: bool, in
 
 def parts_inside(scene: SizedGraph, step: Step, table: RateTable, backward: bool) -> Parts:
     """The seconds of a step by operations of torch, or of blocks in C++, without what a call draws."""
-    work = work_of(scene, step)
+    work = work_of(scene, step).of_one_row
     scene = work.scene
     of_kernel = work.seconds(table, backward)
     if of_kernel is not None:

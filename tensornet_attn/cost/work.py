@@ -90,6 +90,12 @@ class Work:
         """Whether the result gets a gradient."""
         return self.step.name in self.scene.learned
 
+    @property
+    def of_one_row(self) -> Work:
+        """This work, or that of one row if all queries read the step alike: what runs, where no mask hides keys."""
+        alike = self.step.name in one_row(self.scene.graph)
+        return work_of(self.scene.at({self.scene.query: 1}), self.step) if alike else self
+
     @cached_property
     def products(self) -> Monomials:
         """MACs of one batch element, by the legs they run over; one row of what all queries read alike."""
@@ -111,12 +117,18 @@ class Work:
     @property
     def gradient_macs(self) -> int:
         """MACs of the gradients of the operands: those that sum over a leg, or over the batch, of a product of two."""
-        scene, uses = self.scene, self.step.uses
+        scene, uses, alike = self.scene, self.step.uses, one_row(self.scene.graph)
         if len(uses) != 2 or len(self.step.terms) != 1 or not self.learned:
             return 0
-        legs = {leg for use in uses for leg in use.legs}
-        sums = [legs - {*use.legs} or scene.batch_of(use) < self.batch for use in uses if use.name in scene.learned]
-        return self.batch * scene.size(legs) * sum(map(bool, sums))
+        several = {leg for use in uses for leg in use.legs if scene.graph.leg[leg].size != 1}
+        several -= {scene.query} if self.step.name in alike else set()
+        sums = [
+            several - ({*use.legs} - {scene.query} if use.name in alike else {*use.legs})
+            or scene.batch_of(use) < self.batch
+            for use in uses
+            if use.name in scene.learned
+        ]
+        return self.batch * scene.size(several) * sum(map(bool, sums))
 
     @property
     def matmuls(self) -> list[Matmul]:
@@ -374,8 +386,7 @@ class KernelWork(OfRoles):
 
 
 def work_of(scene: SizedGraph, step: Step) -> Work:
-    """The work of a primitive step or kernel; of one row, if it has one for all queries."""
-    scene = scene.at({scene.query: 1}) if step.name in one_row(scene.graph) else scene
+    """The work of a primitive step or kernel."""
     if step.kernel is not None:
         work: Work = KERNELS[step.kernel.kind].work(scene, step)
         return work

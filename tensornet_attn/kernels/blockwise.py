@@ -100,7 +100,8 @@ class BlockWork(KernelWork):
     @property
     def gradient_macs(self) -> int:
         inner = self.inner if self.keys_met is None else self.inner.at({self.scene.key: self.keys_met})
-        return sum(self.programs_alike(step.legs) * work_of(inner, step).gradient_macs for step in self.inner_steps)
+        works = [work_of(inner, step) for step in self.inner_steps]
+        return self.learned * sum(self.programs_alike(work.step.legs) * work.gradient_macs for work in works)
 
     def seconds(self, table: RateTable, backward: bool) -> Parts:
         """The steps inside for each block; with a backward, again, and their gradients."""

@@ -109,7 +109,7 @@ def of_nodes(scene: SizedGraph) -> dict[str, Work]:
                 programs * sum(multiplied(few, program, node) for node in below(nodes))
                 for nodes in ([*program.maps, program.read()], ends)
             )
-            work[step.name] = Work(forward, backward=backward)
+            work[step.name] = Work(forward, backward=backward * (step.name in scene.learned))
     return work
 
 

@@ -8,9 +8,11 @@ from torch import nn
 
 import tensornet_attn as ta
 from tensornet_attn.cost import cost
+from tensornet_attn.cost.work import work_of
 from tensornet_attn.graph import build
 from tensornet_attn.plan.make import make_plan
 from tensornet_attn.runtime import experts
+from tests.cost import oracle
 from tests.work import flops
 
 N, BATCH = 6, 2
@@ -54,6 +56,13 @@ def test_a_layer_without_keys_counts_what_lies_between_its_products(name: str) -
     chosen, experts = (graph.values.get("k", 1), graph.leg["e"].size)
     assert graph.key is None
     assert planned["y"] >= written["H"] * chosen / experts > 0
+
+
+def test_a_layer_without_keys_counts_the_exponentials_of_the_chosen_rows() -> None:
+    design = ta.load("sigma_moe").as_dict()
+    design["diagram"]["H"]["map"] = "silu"
+    scene = oracle.scene_at(make_plan(build(ta.load(design))).schedule, 64, 64)
+    assert sum(count for _, count in work_of(scene, scene.graph.step["y"]).exponentials) == oracle.BATCH * 64 * 4 * 128
 
 
 def counted(module: nn.Module, x: torch.Tensor, backward: bool = False) -> int:

@@ -11,13 +11,14 @@ from tensornet_attn.cost import sizes_at
 from tensornet_attn.cost.order import split_best
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.target import TRAINING
-from tensornet_attn.cost.work import polynomial, work_of
+from tensornet_attn.cost.work import polynomial, saved, work_of
 from tensornet_attn.graph import build
 from tensornet_attn.graph.graph import Graph
 from tensornet_attn.graph.pairs import split_products
 from tensornet_attn.kernels.implementation import Context
 from tensornet_attn.kernels.linear import LINEAR, LinearWork
 from tensornet_attn.plan.implementations import TORCH
+from tensornet_attn.plan.make import make_plan
 from tensornet_attn.runtime import linear, maps
 
 SMALL = {"linear": {"f": 64, "h": 2}, "mlk": {"f": 64, "h": 2}, "thsa_elu": {"f": 16, "r": 16, "s": 16, "h": 4}}
@@ -75,3 +76,26 @@ def test_floats_kept_are_no_pairs(name: str, causal: bool) -> None:
     short, long = (scene_of(name, causal, n) for n in (1024, 4096))
     kept = [sum(LinearWork(scene, scene.graph.step["A.o"]).stored.values()) for scene in (short, long)]
     assert kept[1] <= 4 * kept[0]
+
+
+def test_a_sum_that_all_queries_read_alike_saves_the_rows_of_its_query_side() -> None:
+    """The sum has one row; the product of ones and a weight that it reads has all."""
+    totals = {
+        "tensornet": 1,
+        "name": "totals",
+        "legs": {"n": "query", "m": "key", "f": 16, "h": 2, "d": 8},
+        "inputs": {"x": "n f"},
+        "weights": {"w": "h d", "Wk": "f h d", "Wo": "h f"},
+        "constants": {"one": {"legs": "n", "value": "ones"}},
+        "diagram": {
+            "Q": "one[n] w[h d] -> n h d",
+            "K": "x[m f] Wk[f h d] -> m h d",
+            "S": "Q[n h d] K[m h d] -> h n m",
+            "s": {"sum": "m", "of": "S"},
+            "y": "s[h n] Wo[h f] x[n f] -> n f",
+        },
+        "output": "y",
+    }
+    schedule = make_plan(build(ta.load(totals))).schedule
+    scene = SizedGraph(split_products(schedule), sizes_at(schedule, {"n": 32, "m": 32}))
+    assert saved(scene, scene.graph.step["s"]) == {"s: sums 0": 2 * 8, "Q": 32 * 2 * 8}

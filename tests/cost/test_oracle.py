@@ -39,7 +39,6 @@ BACKWARD_REASONS = {
     ),
     "decays, as in the forward": "mamba2 minimax retnet",
     "masks, as in the forward": "cope gemma2_local thsa_xl",
-    "each row of what all queries read alike has a gradient": "glfish hard_glfish",
 }
 KERNEL_REASONS = {
     "responsibilities that get no gradient are computed with two index variables": "mgk_em smgk_em",

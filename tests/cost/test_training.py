@@ -35,6 +35,19 @@ def test_a_product_without_gradient_costs_its_forward_alone():
     assert training_macs(graph, lengths) == 8 * 6 * 4 + 2 * 5 * 8 * 4  # the gradient of x alone
 
 
+def test_a_gradient_is_a_product_where_it_sums_a_leg_of_several_entries():
+    narrow = {
+        "tensornet": 1,
+        "name": "narrow",
+        "legs": {"n": "query", "f": 6, "c": 1},
+        "inputs": {"x": "n f"},
+        "weights": {"W": "f c"},
+        "diagram": {"y": "x[n f] W[f c] -> n c"},
+        "output": "y",
+    }
+    assert training_macs(build(ta.load(narrow)), {"n": 5}) == 2 * 5 * 6  # the result and W; that of x sums one entry
+
+
 @pytest.mark.parametrize("name", ["mhsa", "hard_fish", "mgk", "mlp"])
 def test_torch_counts_the_same(name):
     """The reference writes out the same products; gradients flow to the input and all weights.
