@@ -16,7 +16,7 @@ Parts = dict[str, float]  # seconds, by what is measured together
 
 
 class KernelTraits:
-    """What prices ask of one kind of kernel.
+    """What a kind of kernel is, for prices, plans and emitted code.
 
     `pairs`: it computes values of queries x keys. `native`: by C++ of its own, which may take memory for what it saves.
     `stepwise`: a GPU launches the steps inside one by one. `by_steps`: it costs what the steps inside do.
@@ -43,9 +43,9 @@ KERNELS: dict[str, Any] = {}  # the implementations by kind: the files of `kerne
 
 
 def traits_of(step: Step) -> KernelTraits:
-    """The costs of the kind of a kernel; its defaults for steps that are no kernels, and kinds without a file."""
-    cost: KernelTraits = KERNELS.get(step.kernel.kind, ANY) if step.kernel is not None else ANY
-    return cost
+    """The traits of the kind of a kernel; the defaults for other steps."""
+    traits: KernelTraits = ANY if step.kernel is None else KERNELS[step.kernel.kind]
+    return traits
 
 
 ANY = KernelTraits()

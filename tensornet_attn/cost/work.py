@@ -26,6 +26,9 @@ Elementwise operations, one per element of the result unless stated otherwise:
     linear combination           1 per term after the first
     boxes                        by `ops`: a number per element of `of`; 1 more for each of mask, scale and dropout
 
+Gradients: the MACs of a product of two for each factor whose gradient sums a leg, or the batch; of blocks of queries,
+those of the steps inside; twice the forward of all other kernels and boxes.
+
 Saved: the distinct tensors, except weights, constants and states, that backward needs if inputs and trainable weights
 get gradients, as in plain PyTorch:
 
@@ -98,13 +101,13 @@ class Work:
 
     @cached_property
     def products(self) -> Monomials:
-        """MACs of one batch element, by the legs they run over; one row of what all queries read alike."""
+        """MACs of one batch element, by the legs they run over, without that of queries where all read one row."""
         alike = [self.scene.query] if self.step.name in one_row(self.scene.graph) else []
         return Counter({without(legs, *alike): count for legs, count in self.monomials.items()})
 
     @property
     def monomials(self) -> Mapping[Legs, int]:
-        """MACs of one batch element, by the legs they run over."""
+        """The same with the leg of queries too: what each kind of step says."""
         step, legs = self.step, self.scene.graph.leg
         sums = len(step.uses) == 2 and len(step.terms) == 1 and any(legs[leg].size != 1 for leg in summed(step))
         return {self.scene.ordered(leg for use in step.uses for leg in use.legs): 1} if sums else {}
@@ -335,7 +338,7 @@ class KernelWork(OfRoles):
         return (work_of(self.inner, step) for step in self.inner_steps)
 
     def programs_alike(self, legs: Legs) -> int:
-        """The programs that compute the same: what runs along these legs, but not along all that programs split."""
+        """How many programs compute the same: one for each entry of the legs that they split and these legs lack."""
         return 1
 
     @property
@@ -401,9 +404,10 @@ def saved(scene: SizedGraph, step: Step) -> Saved:
 def training_macs(graph: Graph, lengths: Mapping[str, int], batch: int = 1) -> int:
     """MACs of forward and backward at these lengths, with gradients of all inputs and trainable weights.
 
-    A product of two costs one more of the same size for each factor whose gradient sums a leg: 3 times its forward if
-    both do. Fused operations cost 3 times their forward. Recomputation in the backward is not counted. Raises
-    InputError if a length or the batch is not a positive integer, or a length exceeds a leg's maximum.
+    A product of two costs one more of the same size for each factor whose gradient sums a leg, or the batch: 3 times
+    its forward if both do. Blocks of queries cost what the steps inside do; other kernels and boxes 3 times their
+    forward. Recomputation in the backward is not counted. Raises InputError if a length or the batch is not a positive
+    integer, or a length exceeds a leg's maximum.
     """
     scene = SizedGraph(split_products(graph), sizes_at(graph, lengths), whole("batch", batch))
     works = [work_of(scene, step) for step in scene.graph.steps]

@@ -239,13 +239,13 @@ def too_small(group: StepGroup, context: Context) -> str | None:
 
 
 def accepted_slowdown(stored: float, target: Target) -> float:
-    """How many times as long blocks may take as steps that store so many bytes of queries x keys.
+    """How many times as long blocks may take as steps that store tensors of queries x keys of so many bytes.
 
-    These bytes grow with the square of the length, and a call that they do not fit fails; time is only lost. So without
-    a limit of memory, more than 4 GiB are never stored. Measured rates store none either in a layer without a length of
-    its own, which is called with longer sequences too; at a length that was asked for, they store up to 64 MiB if that
-    is faster. Otherwise blocks may take what computing again costs: 4 / 3 of the FLOPs on a GPU, where products take
-    most of the time, and less on other devices.
+    These bytes grow with the square of the length, and a call for which there is no memory fails; time is only lost. So
+    without a limit of memory, more than 4 GiB are never stored. Measured rates store none either in a layer without a
+    length of its own, which is called with longer sequences too; at a length that was asked for, they store up to 64
+    MiB if that is faster. Otherwise blocks may take up to 1.25 times as long; on a GPU, where products take most of the
+    time, 1.34 times: computing the forward again in the backward is 4 / 3 of the FLOPs.
     """
     measured, asked = target.device.measured, target.n is not None
     if target.memory is None and (stored > 2**32 or (measured and not asked)):

@@ -74,8 +74,8 @@ class FormCost:
 class Context:
     """The input of a planning decision: `sizes` of all legs, target, backend, and the rows of the table.
 
-    `forced`: names of implementations and rewritings that are used wherever they are supported, even if they do not
-    pay off.
+    `forced`: names of implementations, and of rewritings that compare whole plans, that are used wherever they are
+    supported, even if they do not pay off.
     """
 
     sizes: Mapping[str, int]
@@ -181,6 +181,10 @@ class WorkOfSteps(KernelWork):
     @property
     def stored(self) -> dict[str, int]:
         return self.saved_inside
+
+    @property
+    def gradient_macs(self) -> int:
+        return self.learned * sum(work.gradient_macs for work in self.works)
 
     @property
     def matmuls(self) -> list[Matmul]:

@@ -69,8 +69,8 @@ class Operation(ABC):
     per_element: ClassVar[int] = 0  # elementwise operations for each element of the operand
     exponential: ClassVar[int] = 0  # exponentials for each element of the operand
     on_triton: ClassVar[bool] = False  # whether Triton has a kernel for it
-    by_position: ClassVar[bool] = False  # computed position by position, or in parts of a row
-    copies: ClassVar[int] = 0  # of all operands, that it stores for a time: in chunks; the backward as many again
+    by_position: ClassVar[bool] = False  # in strides, by calls for each position or part of a row
+    copies: ClassVar[int] = 0  # scratch memory of the forward, in copies of all operands; twice as much in the backward
     # saved for backward: operands by role, `result`, `inner` (another one as large), `row` (a number a row), `chosen`
     saves: tuple[str, ...] = ()
     gradient: ClassVar[str] = ""  # runtime function of the first saved tensor and the gradient; empty: autograd

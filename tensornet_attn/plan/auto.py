@@ -152,7 +152,7 @@ def _in_place_of(backend: str, plan: Plan, *reasons: str) -> Plan:
 
 
 def _met(make: Make) -> Plan | None:
-    """A plan that is made; None if none meets the target: another backend's may, or says why not."""
+    """The plan, or None if none meets the target: then that of another backend may, or its error says why."""
     try:
         return make()
     except InputError:

@@ -31,7 +31,7 @@ from tensornet_attn.tiles.cpp.step import PositionSteps, position_steps
 from tensornet_attn.tiles.legs import quadratic
 
 BACKENDS = ("auto", "reference", "torch", "inductor", "cpp", "triton")
-LONGER = 1.2  # times the time of torch that cached C++ kernels may be predicted to take: predictions err by as much
+LONGER = 1.2  # times as long as another plan one of C++ kernels may be predicted to take: predictions err by as much
 PLANS: LruCache[Plan] = LruCache(most=256)  # by the text of the graph, which includes its names; backend; target
 
 
@@ -93,7 +93,8 @@ def _in_ways(
     plans = dict[tuple[tuple[str, ...], frozenset[str]], tuple[Plan, set[str]]]()
 
     def planned(way: Way, *rows: str) -> Plan:
-        """The plan without these rows either; an earlier one, if it skips no others and none of them changed it."""
+        """The plan without these rows either; an earlier one, which also says why it does not use them, if it skips no
+        others and none of them changed it."""
         skipped = frozenset((*way.without, *rows)).difference(way.forced)
         for (forced, fewer), (plan, used) in plans.items():
             if forced == way.forced and fewer <= skipped and not used & skipped:

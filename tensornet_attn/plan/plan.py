@@ -64,7 +64,7 @@ class Plan:
 
     `offers`: the plans that were compared, if the target limits memory or requires linear memory. `instead`: the
     requested backend, if it cannot run; on a CPU, the backend that `auto` did not choose. `position`: the steps of one
-    position that one call of C++ computes.
+    position that one call of C++ computes; None if there are none, or too few.
     """
 
     graph: Graph

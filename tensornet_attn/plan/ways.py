@@ -25,7 +25,10 @@ AS_PRICED = "the cheapest implementation of each region"
 
 @dataclass(frozen=True)
 class Way:
-    """Names of skipped rewritings and implementations. `forced`: those used even if they do not pay off."""
+    """`without`: rewritings and implementations to skip, by name.
+
+    `forced`: implementations, and rewritings that compare whole plans, to use even if they do not pay off.
+    """
 
     name: str
     without: tuple[str, ...] = ()

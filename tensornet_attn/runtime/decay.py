@@ -113,11 +113,11 @@ def decay_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: bo
         if a is None:
             reads += term_reads([term], v, causal, chunk, rows)
         elif not causal:
-            reads.append(key_reads(*faded(q, k, a, b), v))
+            reads.append(key_reads(*faded(q, k, a, b), v, None, rows))
         elif not rows and decays_values(q, k, v, a, b):
             wide_v, a, b = (x.squeeze(-1).mT for x in (v, a, b))
             read = in_stretches(q.squeeze(-3), k.squeeze(-3), wide_v, a, b, chunk, of_values=True)
-            reads.append((read.mT[..., None], v[..., :0]))
+            reads.append((read.mT[..., None],))
         else:
             read = in_stretches(q, k, wider, a, b, chunk)
             reads.append((read[..., :width], read[..., width:]))

@@ -173,9 +173,7 @@ def term_reads(terms: list[Term], v: Tensor, causal: bool, chunk: int, rows: boo
     """The values that each term reads, and its row sums if `rows`."""
     if causal:
         return [causal_reads(term.q, term.k, v, chunk, term.core, rows) for term in terms]
-    if not rows:
-        return [(wide_products(q, mixed_state(wide_products(k.mT, v), core)),) for q, k, *_, core in terms]
-    return [key_reads(term.q, term.k, v, term.core) for term in terms]
+    return [key_reads(term.q, term.k, v, term.core, rows) for term in terms]
 
 
 def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,7 +184,7 @@ def joint_reads(q: Tensor, S: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     return (q @ torch.cat([S, z], -1)).split([S.shape[-1], 1], -1)
 
 
-def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
+def divided_reads(reads: list[tuple[Tensor, ...]], eps: float) -> Tensor:
     """The sum of the values read, divided by the sum of the rows."""
     out, total = reads[0] if len(reads) == 1 else map(total_of, zip(*reads, strict=True))  # ... n e; ... n h
     if torch.is_grad_enabled() and total.shape[-1] == 1 and has_few(out):
@@ -199,12 +197,13 @@ def divided_reads(reads: list[tuple[Tensor, Tensor]], eps: float) -> Tensor:
     return out.flatten(-2) if by_heads else out
 
 
-def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Scores times values [..., n, e], and row sums of the scores [..., n, h], where h = 1 without a core."""
-    z = k.sum(-2, keepdim=True)
+def key_reads(q: Tensor, k: Tensor, v: Tensor, core: Tensor | None = None, rows: bool = True) -> tuple[Tensor, ...]:
+    """Scores times values [..., n, e]; if `rows`, also their row sums [..., n, h], where h = 1 without a core."""
     if core is None:
-        return joint_reads(q, k.mT @ v, z.mT)
-    return wide_products(q, mixed_state(wide_products(k.mT, v), core)), row_sums(q, z, core)
+        S = k.mT @ v
+        return joint_reads(q, S, k.sum(-2, keepdim=True).mT) if rows else (q @ S,)
+    read = wide_products(q, mixed_state(wide_products(k.mT, v), core))
+    return (read, row_sums(q, k.sum(-2, keepdim=True), core)) if rows else (read,)
 
 
 def causal_reads(

@@ -58,7 +58,7 @@ EMITTED = "<tensornet"  # how names of files of emitted modules begin
 aten = torch.ops.aten
 
 
-class Work(NamedTuple):
+class Counts(NamedTuple):
     """Multiply-adds, bytes read and written, numbers saved for the backward, and its multiply-adds."""
 
     macs: int = 0
@@ -66,9 +66,9 @@ class Work(NamedTuple):
     saved: int = 0
     backward: int = 0
 
-    def __add__(self, other: object) -> Work:
-        assert isinstance(other, Work)
-        return Work(*map(sum, zip(self, other, strict=True)))
+    def __add__(self, other: object) -> Counts:
+        assert isinstance(other, Counts)
+        return Counts(*map(sum, zip(self, other, strict=True)))
 
 
 def layer(name: str) -> CompiledDesign:
@@ -84,20 +84,20 @@ def scene_at(schedule: Graph, n: int, m: int) -> SizedGraph:
     return SizedGraph(graph, sizes_at(graph, most), BATCH)
 
 
-def predicted(scene: SizedGraph) -> dict[str, Work]:
+def predicted(scene: SizedGraph) -> dict[str, Counts]:
     """The work of each step of a plan; memory that several steps save counts for the first."""
-    work, known = dict[str, Work](), set[str]()
+    work, known = dict[str, Counts](), set[str]()
     for step in scene.graph.steps:
         floats, of_step = saved(scene, step), work_of(scene, step)
         new = sum(floats[name] for name in floats.keys() - known)
         known |= floats.keys()
-        work[step.name] = Work(of_step.macs, WIDTH * of_step.moved, new, of_step.gradient_macs + again(scene, step))
+        work[step.name] = Counts(of_step.macs, WIDTH * of_step.moved, new, of_step.gradient_macs + again(scene, step))
     return work
 
 
-def of_nodes(scene: SizedGraph) -> dict[str, Work]:
+def of_nodes(scene: SizedGraph) -> dict[str, Counts]:
     """The multiply-adds of each kernel in C++ or Triton, by the nodes of its tile programs, each node once."""
-    work = dict[str, Work]()
+    work = dict[str, Counts]()
     for step in scene.graph.steps:
         if isinstance(kernel := traits_of(step), TilePrograms):
             program, few = kernel.fit(scene.graph, step), with_keys_met(scene, step)
@@ -109,7 +109,7 @@ def of_nodes(scene: SizedGraph) -> dict[str, Work]:
                 programs * sum(multiplied(few, program, node) for node in below(nodes))
                 for nodes in ([*program.maps, program.read()], ends)
             )
-            work[step.name] = Work(forward, backward=backward * (step.name in scene.learned))
+            work[step.name] = Counts(forward, backward=backward * (step.name in scene.learned))
     return work
 
 
@@ -136,7 +136,7 @@ def again(scene: SizedGraph, step: Step) -> int:
     return work_of(scene, step).macs - work_of(with_keys_met(scene, step), step.form.exit).macs
 
 
-def measured(module: CompiledDesign, scene: SizedGraph) -> dict[int, Work]:
+def measured(module: CompiledDesign, scene: SizedGraph) -> dict[int, Counts]:
     """The work of a forward, and of its backward, by the lines of the module that call it; 0 for those of autograd."""
     inputs = inputs_of(scene)
     with torch.no_grad():
@@ -206,7 +206,7 @@ class Counter(TorchDispatchMode):
     def __init__(self, module: CompiledDesign, inputs: list[Tensor | None]):
         super().__init__()
         self.backward = False
-        self.lines = defaultdict[int, Work](Work)
+        self.lines = defaultdict[int, Counts](Counts)
         self.entered = 0
         self.held = {*map(storage, (*module.parameters(), *module.buffers()))}
         self.varying = {*map(storage, tensors(inputs))}
@@ -228,9 +228,9 @@ class Counter(TorchDispatchMode):
             self.entered -= 1
         operands, results = tensors((args, kwargs)), tensors(result)
         count = 0 if custom else self.multiply_adds(function, args, kwargs, result)
-        work = Work(backward=count) if self.backward else Work(count)
+        work = Counts(backward=count) if self.backward else Counts(count)
         if not (self.entered or self.backward):
-            work += Work(bytes=passed(function, operands, results))
+            work += Counts(bytes=passed(function, operands, results))
             self.follow(function, operands, results)
         self.lines[self.line()] += work
         return result
@@ -275,7 +275,7 @@ class Counter(TorchDispatchMode):
             memory = storage(kept.tensor)
             if memory in self.varying - self.held:
                 self.held.add(memory)
-                self.lines[line] += Work(saved=kept.tensor.untyped_storage().nbytes() // kept.tensor.itemsize)
+                self.lines[line] += Counts(saved=kept.tensor.untyped_storage().nbytes() // kept.tensor.itemsize)
 
     def line(self) -> int:
         """The line of the module that runs, 0 if none does."""
@@ -332,7 +332,7 @@ def main(name: str, n: str = "64", m: str = "64") -> None:
     scene, source = scene_at(module.plan.schedule, int(n), int(m)), ["by autograd", *module.source.splitlines()]
     lines = {f"{at} {source[at].strip()}": work for at, work in sorted(measured(module, scene).items())}
     for title, rows in (("predicted", predicted(scene)), ("measured", lines)):
-        print(f"{title}: {sum(rows.values(), Work())}")
+        print(f"{title}: {sum(rows.values(), Counts())}")
         for row, work in rows.items():
             if any(work):
                 print(*(f"{count:14,}" for count in work), f" {row[:130]}")

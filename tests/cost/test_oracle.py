@@ -9,7 +9,7 @@ import pytest
 
 import tensornet_attn as ta
 from tensornet_attn.compiler import plan_of
-from tests.cost.oracle import Work, layer, measured, of_nodes, predicted, scene_at
+from tests.cost.oracle import Counts, layer, measured, of_nodes, predicted, scene_at
 from tests.shipped import graph_of
 
 # Why the figures of a design may differ, and which designs: those named differ, and no others.
@@ -64,7 +64,7 @@ SIZES = [(64, 64), pytest.param((128, 1024), marks=pytest.mark.slow)]
 def test_work_is_as_predicted(name: str, sizes: tuple[int, int]) -> None:
     module = layer(name)
     scene = scene_at(module.plan.schedule, *sizes)
-    price, work = (sum(rows.values(), Work()) for rows in (predicted(scene), measured(module, scene)))
+    price, work = (sum(rows.values(), Counts()) for rows in (predicted(scene), measured(module, scene)))
     same, explained = (price.macs, price.saved) == (work.macs, work.saved), name in EXPLAINED["forward"]
     assert same != explained, f"predicted {price}, measured {work}"
     assert near(price, work) or name in EXPLAINED["backward"], f"predicted {price}, measured {work}"
@@ -80,7 +80,7 @@ def test_kernels_multiply_as_predicted(name: str, backend: str) -> None:
     assert same != (name in EXPLAINED[backend]), f"predicted {price}, by nodes {nodes}"
 
 
-def near(price: Work, work: Work) -> bool:
+def near(price: Counts, work: Counts) -> bool:
     return abs(work.backward - price.backward) <= BACKWARD * price.backward
 
 
@@ -98,7 +98,7 @@ def test_most_designs_need_no_reason_in_any_check() -> None:
 def test_the_oracle_counts_what_torch_multiplies_and_keeps() -> None:
     """By hand: mhsa with n queries, f features, h heads of width d."""
     module, (n, f, h) = layer("mhsa"), (64, 512, 8)  # h d = f
-    work = sum(measured(module, scene_at(module.plan.schedule, n, n)).values(), Work())
+    work = sum(measured(module, scene_at(module.plan.schedule, n, n)).values(), Counts())
     assert graph_of("mhsa").leg["f"].size == f
     assert work.macs == 2 * (4 * n * f * f + 2 * n * n * f)
     assert work.backward == 2 * work.macs
