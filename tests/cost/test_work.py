@@ -92,7 +92,7 @@ def test_a_band_and_grouped_experts() -> None:
 def test_all_multiply_adds_have_a_shape(name: str) -> None:
     scene = scene_of(name)
     for step in scene.graph.steps:
-        counted, every = sum(macs for _, _, macs in work_of(scene, step).matmuls), work_of(scene, step).macs
+        counted, every = sum(macs for _, _, macs in work_of(scene, step).of_one_row.matmuls), work_of(scene, step).macs
         if isinstance(step.form, BlockedSteps) and any(leg.kind == "relative" for leg in scene.graph.legs):
             assert counted <= 1.02 * every, step.name  # a block meets some of the relative positions
         else:
