@@ -44,11 +44,6 @@ class SizedGraph:
         return str(self.graph.key)
 
     @property
-    def pair(self) -> set[str | None]:
-        """The legs of values of queries x keys; without a key leg, no value has them."""
-        return {self.graph.query, self.graph.key}
-
-    @property
     def keys(self) -> int:
         return self.sizes[self.key]
 

@@ -70,11 +70,6 @@ class Target:
         return WORKLOADS[self.workload].backward
 
     @property
-    def demanding(self) -> bool:
-        """Whether the target can rule out the cheapest plan."""
-        return self.memory is not None or self.linear_memory
-
-    @property
     def bytes(self) -> int:
         """Bytes per element."""
         return dtype_bytes(self.dtype)

@@ -63,7 +63,7 @@ from tensornet_attn.cost.rates import RateTable
 from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
-from tensornet_attn.graph.diagram import operation_of
+from tensornet_attn.graph.diagram import on_pairs, operation_of
 from tensornet_attn.graph.graph import Box, Graph, Step
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.steps import without
@@ -330,7 +330,7 @@ class KernelWork(OfRoles):
     def inner_steps(self) -> list[Step]:
         """The primitive steps inside that it computes: without values of queries x keys if it has none."""
         steps, pairs = inside(self.scene, self.step)[1], traits_of(self.step).pairs
-        return [step for step in steps if pairs or not self.scene.pair <= {*step.legs}]
+        return [step for step in steps if pairs or not on_pairs(self.scene.graph, step.legs)]
 
     @property
     def works(self) -> Iterator[Work]:
@@ -344,9 +344,9 @@ class KernelWork(OfRoles):
     @property
     def monomials(self) -> Mapping[Legs, int]:
         monomials, met = Monomials(), self.keys_met
-        for legs, count in sum((work.products for work in self.works), Monomials()).items():
+        for legs, count in sum((work_of(self.inner, step).products for step in self.inner_steps), Monomials()).items():
             count *= self.programs_alike(legs)
-            if met is not None and self.scene.pair <= {*legs}:
+            if met is not None and on_pairs(self.scene.graph, legs):
                 monomials[without(legs, self.scene.key)] += met * count
             else:
                 monomials[legs] += count
@@ -356,7 +356,7 @@ class KernelWork(OfRoles):
     def elementwise(self) -> int:
         inner, met = self.inner, self.keys_met
         few = inner if met is None else inner.at({self.scene.key: met})
-        scenes = [(few if self.scene.pair <= {*step.legs} else inner, step) for step in self.inner_steps]
+        scenes = [(few if on_pairs(self.scene.graph, step.legs) else inner, step) for step in self.inner_steps]
         return sum(work_of(scene, step).elementwise for scene, step in scenes)
 
     @property

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from math import fsum, inf
 
 from tensornet_attn.cost.blocks import LEAST
 from tensornet_attn.cost.devices import DEVICES
 from tensornet_attn.cost.price import scene_of, time_of_step
 from tensornet_attn.cost.target import Target
-from tensornet_attn.graph.graph import Graph, Step, cached
+from tensornet_attn.graph.graph import Graph, cached
 from tensornet_attn.kernels.blocks import groups_of
 from tensornet_attn.kernels.implementation import Context, FormCost
 from tensornet_attn.kernels.tiles import TRITON
@@ -49,20 +49,16 @@ def compared(
 @cached
 def _without(graph: Graph, other_graph: Graph, sizes: Sizes, target: Target, once: bool, tiled: bool) -> float:
     """The seconds of the steps of a primitive graph that the other one lacks. `tiled`: in kernels of Triton."""
-    scene = scene_of(graph, dict(sizes), target)
-
-    def seconds(steps: Iterable[Step]) -> float:
-        return fsum(time_of_step(scene, step, target) for step in steps)
-
+    time = partial(time_of_step, scene_of(graph, dict(sizes), target), target=target)
     names, total = {step.name for step in graph.steps if other_graph.step.get(step.name) != step}, 0.0
     for group in groups_of(graph, dict(sizes)) if tiled or not once else ():
         if group.steps & names and group.reason is None:
             members = {*group.steps, *group.spread, *(step.name for step in group.kernels)}
             stored = target.device.measured and target.n is not None
-            apart = seconds(graph.step[name] for name in members) if stored else inf
+            apart = fsum(time(graph.step[name]) for name in members) if stored else inf
             in_blocks = [
                 step if not tiled or TRITON.reason(group, step) else TRITON.as_kernel(step) for step in group.kernels
             ]
-            total += min(seconds(in_blocks), apart)
+            total += min(fsum(map(time, in_blocks)), apart)
             names -= members
-    return total + seconds(graph.step[name] for name in names)
+    return total + fsum(time(graph.step[name]) for name in names)

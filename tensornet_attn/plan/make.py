@@ -50,13 +50,14 @@ def make_plan(graph: Graph, backend: str = "torch", target: Target = TRAINING, f
     computes only what torch's fused attention cannot. Raises InputError if no plan meets the target: the message gives
     the smallest possible peak, or the region that violates the requirement and the reason.
     """
+    limited = target.memory is not None or target.linear_memory  # which can rule out the cheapest plan
     if backend == "reference":
         regions = (Region(s.name, (s.name,), backend, "as written, dense") for s in graph.steps if not s.nested)
         plans = {AS_PRICED: Plan(graph, graph, tuple(regions), backend, target)}
     else:
         table = {"triton": BESIDE_FUSED if fused else TRITON_ALONE, "cpp": CPP}.get(backend, TORCH)
-        plans = _in_ways(graph, backend, target, table, WAYS if target.demanding else WAYS[:1])
-    plan = chosen(plans) if target.demanding else plans[AS_PRICED]
+        plans = _in_ways(graph, backend, target, table, WAYS if limited else WAYS[:1])
+    plan = chosen(plans) if limited else plans[AS_PRICED]
     if target.strict:
         strictly(graph.name, plan.regions, backend)
     return plan
