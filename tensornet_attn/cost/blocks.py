@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isinf
 
+from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.causal import areas_seen, looks_back
 from tensornet_attn.graph.diagram import operation_of
 from tensornet_attn.graph.graph import Graph, Step, cached
@@ -77,6 +78,11 @@ class BlockedSteps:
     inside: tuple[Step, ...]
     exit: Step
     tiled: bool = False
+
+
+def budget_of(device: Device) -> int:
+    """Bytes of the largest float32 tensor of a block."""
+    return BUDGET_ON_GPU if device.gpu else BUDGET
 
 
 def reach_of(graph: Graph, box: Step) -> Reach | None:

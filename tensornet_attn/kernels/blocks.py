@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from tensornet_attn.cost.blocks import BUDGET, BUDGET_ON_GPU, IN_BAND, LEAST, BlockedSteps, reach_in_both
+from tensornet_attn.cost.blocks import IN_BAND, LEAST, BlockedSteps, budget_of, reach_in_both
 from tensornet_attn.cost.devices import Device
 from tensornet_attn.graph.diagram import operation_of, size_of
 from tensornet_attn.graph.graph import Graph, Kernel, Step, Term, Use, body_graph, cached
@@ -211,8 +211,7 @@ def rows_in_band(graph: Graph, step: Step, device: Device) -> int | None:
 
 def block_of(graph: Graph, step: Step, device: Device) -> tuple[int, int]:
     """The minimum rows of a block, and the query-key pairs with which its largest tensor takes the budget of bytes."""
-    budget = BUDGET_ON_GPU if device.gpu else BUDGET
-    return LEAST, max(budget // (4 * _widest(graph, step, True)), 1)
+    return LEAST, max(budget_of(device) // (4 * _widest(graph, step, True)), 1)
 
 
 def keys_of(graph: Graph, step: Step) -> int:
