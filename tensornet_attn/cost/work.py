@@ -64,7 +64,7 @@ from tensornet_attn.cost.scene import SizedGraph
 from tensornet_attn.cost.sizes import sizes_at, whole
 from tensornet_attn.graph.alike import one_row
 from tensornet_attn.graph.diagram import on_pairs, operation_of
-from tensornet_attn.graph.graph import Box, Graph, Step
+from tensornet_attn.graph.graph import Box, Graph, Step, Use
 from tensornet_attn.graph.pairs import split_products, summed
 from tensornet_attn.ir.steps import without
 from tensornet_attn.ir.values import Legs
@@ -120,18 +120,18 @@ class Work:
     @property
     def gradient_macs(self) -> int:
         """MACs of the gradients of the operands: those that sum over a leg, or over the batch, of a product of two."""
-        scene, uses, alike = self.scene, self.step.uses, one_row(self.scene.graph)
+        scene, uses = self.scene, self.step.uses
         if len(uses) != 2 or len(self.step.terms) != 1 or not self.learned:
             return 0
-        several = {leg for use in uses for leg in use.legs if scene.graph.leg[leg].size != 1}
-        several -= {scene.query} if self.step.name in alike else set()
-        sums = [
-            several - ({*use.legs} - {scene.query} if use.name in alike else {*use.legs})
-            or scene.batch_of(use) < self.batch
-            for use in uses
-            if use.name in scene.learned
-        ]
-        return self.batch * scene.size(several) * sum(map(bool, sums))
+        legs = {leg for leg in set().union(*map(self._own_legs, uses)) if scene.graph.leg[leg].size != 1}
+        learned = [use for use in uses if use.name in scene.learned]
+        sums = [legs - self._own_legs(use) or scene.batch_of(use) < self.batch for use in learned]
+        return self.batch * scene.size(legs) * sum(map(bool, sums))
+
+    def _own_legs(self, use: Use) -> set[str]:
+        """The legs of an operand; that of queries not, where they all read one row."""
+        alike = use.name in one_row(self.scene.graph)
+        return {*use.legs} - ({self.scene.query} if alike else set())
 
     @property
     def matmuls(self) -> list[Matmul]:
@@ -139,11 +139,7 @@ class Work:
         scene, step = self.scene, self.step
         if len(step.uses) != 2 or len(step.terms) != 1 or not summed(step):
             return []
-        kept, alike = {*step.legs}, one_row(scene.graph)
-        broadcast = [step.name not in alike and use.name in alike for use in step.uses]  # for the other's queries
-        left, right = (
-            {*use.legs} - ({scene.query} if shared else set()) for use, shared in zip(step.uses, broadcast, strict=True)
-        )
+        kept, (left, right) = {*step.legs}, map(self._own_legs, step.uses)
         both = left & right
         sides = [scene.size((legs - both) & kept) for legs in (left, right)]
         batch, inner = scene.size(both & kept), scene.size((left | right) - kept)
